@@ -1,0 +1,1 @@
+//! Checkpoints: config, weights, tokenizer, chat template, CPU reference.

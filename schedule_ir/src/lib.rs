@@ -1,0 +1,1 @@
+//! The schedule IR: types, text and JSON form, canonical hash.

@@ -1,0 +1,1 @@
+//! Decides whether a schedule can deadlock, race or leave its buffers.
