@@ -1,4 +1,8 @@
 //! amk compiles a Llama-family checkpoint into one persistent CUDA kernel whose schedule is proved
 //! free of deadlock and races before launch.
 
+pub mod doctor;
+pub mod image;
 pub mod lowered;
+pub mod target;
+pub mod toolchain;
