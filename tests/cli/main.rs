@@ -1,0 +1,8 @@
+//! The built program, run as a user runs it: exit codes, sentences, JSON fields and files.
+//!
+//! One module per command, `support` runs the binary.
+
+mod completions;
+mod startup;
+mod support;
+mod usage;
