@@ -5,7 +5,10 @@
 //! Nothing is loaded before a command needs it, so that `amk --help` and completions answer at once.
 
 mod completions;
+mod doctor;
 mod failure;
+mod files;
+mod toolchain;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -52,6 +55,8 @@ struct Global {
 
 #[derive(Subcommand)]
 enum Command {
+    Doctor(doctor::DoctorArgs),
+    Toolchain(toolchain::ToolchainArgs),
     Completions(completions::CompletionsArgs),
 }
 
@@ -60,6 +65,8 @@ enum Command {
 enum Verdict {
     Yes,
     No,
+    /// The question was about this machine, and it lacks something.
+    Environment,
 }
 
 impl Verdict {
@@ -82,6 +89,7 @@ pub fn main() -> ExitCode {
     match dispatch(cli.command, &out) {
         Ok(Verdict::Yes) => ExitCode::SUCCESS,
         Ok(Verdict::No) => ExitCode::from(1),
+        Ok(Verdict::Environment) => ExitCode::from(3),
         Err(failure) => {
             failure.report(&out);
             ExitCode::from(failure.code())
@@ -91,6 +99,8 @@ pub fn main() -> ExitCode {
 
 fn dispatch(command: Command, out: &Output) -> Outcome {
     match command {
+        Command::Doctor(args) => doctor::run(args, out),
+        Command::Toolchain(args) => toolchain::run(args, out),
         Command::Completions(args) => completions::run(&args),
     }
 }

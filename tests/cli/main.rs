@@ -5,4 +5,5 @@
 mod completions;
 mod startup;
 mod support;
+mod toolchain;
 mod usage;

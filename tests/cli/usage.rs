@@ -2,7 +2,7 @@
 
 use crate::support::{amk, finish, run};
 
-const COMMANDS: &[&str] = &["completions"];
+const COMMANDS: &[&str] = &["doctor", "toolchain", "completions"];
 
 #[test]
 fn every_command_has_help_with_examples() {
