@@ -1,0 +1,316 @@
+//! `config.json` and `generation_config.json`.
+//!
+//! A model family is a row of data ([`Family`], in `family.rs`): its architecture name, its tensors, what it assumes
+//! where a field is absent, and a rule for every config field it knows. `fields.rs` holds those rules: a field that can
+//! change the maths is honoured or refused by name, harmless ones are on an explicit list, and a field nobody knows is
+//! refused. `rope.rs` reads both spellings of the rotary parameters and computes the frequencies; `generation.rs`
+//! reads the generation settings.
+
+mod family;
+mod fields;
+mod generation;
+mod rope;
+
+pub use family::{Dim, FAMILIES, Family, Role, TensorRule};
+pub use fields::FieldRule;
+pub(crate) use fields::{parse_object, short};
+pub use generation::{GenerationConfig, TokenIds};
+pub use rope::{Rope, RopeScaling};
+
+use crate::limits;
+use serde::Serialize;
+use serde_json::{Map, Value};
+
+/// Why a config was refused. Every message names the field, its value, and what is supported.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The bytes are not JSON, or not a JSON object.
+    #[error("{file} is not a JSON object: {detail}; download the file again")]
+    NotJson {
+        /// File name.
+        file: String,
+        /// What the JSON reader said.
+        detail: String,
+    },
+    /// A field the computation needs is not there; no value is invented.
+    #[error(
+        "{file} has no \"{field}\": the value is needed and none is assumed; add it as the model's authors published it"
+    )]
+    Missing {
+        /// File name.
+        file: String,
+        /// Field name.
+        field: String,
+    },
+    /// A field holds something of the wrong type or range.
+    #[error("{file}: \"{field}\" is {value}, expected {expected}")]
+    BadValue {
+        /// File name.
+        file: String,
+        /// Field name.
+        field: String,
+        /// The value, as JSON, shortened.
+        value: String,
+        /// What would have been accepted.
+        expected: String,
+    },
+    /// An architecture outside the supported families.
+    #[error("{file}: architecture {found} is not supported; supported are {supported}")]
+    UnsupportedArchitecture {
+        /// File name.
+        file: String,
+        /// The architecture named in the file.
+        found: String,
+        /// The families there are.
+        supported: String,
+    },
+    /// A field that would change the maths in a way this program does not compute.
+    #[error(
+        "{file}: \"{field}\" is {value}, which {architecture} is not supported with; supported is {supported}"
+    )]
+    UnsupportedField {
+        /// File name.
+        file: String,
+        /// Architecture.
+        architecture: String,
+        /// Field name.
+        field: String,
+        /// The value, as JSON, shortened.
+        value: String,
+        /// What is supported.
+        supported: String,
+    },
+    /// A field that no rule speaks of.
+    #[error(
+        "{file}: \"{field}\" (value {value}) is not a field known for {architecture}; it may change the maths, so the model is refused"
+    )]
+    UnknownField {
+        /// File name.
+        file: String,
+        /// Architecture.
+        architecture: String,
+        /// Field name.
+        field: String,
+        /// The value, as JSON, shortened.
+        value: String,
+    },
+    /// Two spellings of one setting disagree.
+    #[error("{file}: {first} and {second} disagree; keep the one that is right")]
+    Conflict {
+        /// File name.
+        file: String,
+        /// First place and value.
+        first: String,
+        /// Second place and value.
+        second: String,
+    },
+}
+
+/// The gate's activation function.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Activation {
+    /// `x * sigmoid(x)`, also called swish.
+    Silu,
+}
+
+/// Everything the computation needs to know about a model, read from `config.json` alone.
+///
+/// Sizes are element counts. Obtained by [`ModelConfig::from_slice`]; holding one means every field of the file was
+/// honoured or known to be harmless.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct ModelConfig {
+    /// The family whose rules were applied.
+    #[serde(serialize_with = "family::serialize_name")]
+    pub family: &'static Family,
+    /// Rows of the embedding and of the output head.
+    pub vocab_size: usize,
+    /// Width of the residual stream.
+    pub hidden_size: usize,
+    /// Width of the gate and up projections.
+    pub intermediate_size: usize,
+    /// Decoder layers.
+    pub num_layers: usize,
+    /// Query heads.
+    pub num_heads: usize,
+    /// Key and value heads; divides `num_heads`.
+    pub num_kv_heads: usize,
+    /// Width of one head; even. Not necessarily `hidden_size / num_heads`.
+    pub head_dim: usize,
+    /// Positions the model was made for: the greatest sequence length served.
+    pub max_position_embeddings: usize,
+    /// Epsilon inside the RMS norm.
+    pub rms_norm_eps: f32,
+    /// Rotary position parameters.
+    pub rope: Rope,
+    /// Whether the output head is the embedding matrix.
+    pub tie_word_embeddings: bool,
+    /// Activation of the gate.
+    pub activation: Activation,
+    /// `dtype` / `torch_dtype` as written; the tensors' own types are what counts.
+    pub stated_dtype: Option<String>,
+    /// `bos_token_id`.
+    pub bos_token_id: Option<u32>,
+    /// `eos_token_id`, one or several.
+    pub eos_token_ids: Vec<u32>,
+}
+
+/// One tensor a model of some config must have.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct TensorSpec {
+    /// Name in the checkpoint.
+    pub name: String,
+    /// What it is for.
+    pub role: Role,
+    /// Decoder layer, or none for the tensors outside the layers.
+    pub layer: Option<usize>,
+    /// Shape, rows first; a matrix is `[out_features, in_features]`.
+    pub shape: Vec<usize>,
+}
+
+impl ModelConfig {
+    /// Reads a `config.json`. `file` is the name used in messages.
+    pub fn from_slice(file: &str, bytes: &[u8]) -> Result<Self, ConfigError> {
+        let object = fields::parse_object(file, bytes)?;
+        Self::from_object(file, &object)
+    }
+
+    /// Reads a parsed `config.json`.
+    pub fn from_object(file: &str, object: &Map<String, Value>) -> Result<Self, ConfigError> {
+        let family = family::find(file, object)?;
+        let reader = fields::Reader { file, object, family };
+        reader.check_fields()?;
+
+        let num_heads = reader.size("num_attention_heads")?;
+        let num_kv_heads = match reader.optional_size("num_key_value_heads")? {
+            Some(n) => n,
+            // `null` is written by old exporters and read as "every head has its own" by all families.
+            None if family.kv_heads_default_to_heads
+                || object.contains_key("num_key_value_heads") =>
+            {
+                num_heads
+            }
+            None => return Err(reader.missing("num_key_value_heads")),
+        };
+        if !num_heads.is_multiple_of(num_kv_heads) {
+            return Err(reader.bad(
+                "num_key_value_heads",
+                &format!("a divisor of num_attention_heads ({num_heads})"),
+            ));
+        }
+        let hidden_size = reader.size("hidden_size")?;
+        let head_dim = match reader.optional_size("head_dim")? {
+            Some(n) => n,
+            None if hidden_size.is_multiple_of(num_heads) => hidden_size / num_heads,
+            None => {
+                return Err(reader.bad("hidden_size", &format!("a multiple of num_attention_heads ({num_heads}), since head_dim is not given")));
+            }
+        };
+        if head_dim % 2 != 0 {
+            return Err(reader.bad_text(
+                "head_dim",
+                &head_dim.to_string(),
+                "an even number, since rotary embedding pairs its halves",
+            ));
+        }
+        let num_layers = reader.size("num_hidden_layers")?;
+        if num_layers > limits::MAX_LAYERS {
+            return Err(reader.bad("num_hidden_layers", &format!("at most {}", limits::MAX_LAYERS)));
+        }
+        let eps = reader.positive("rms_norm_eps")?;
+        let config = Self {
+            family,
+            vocab_size: reader.size("vocab_size")?,
+            hidden_size,
+            intermediate_size: reader.size("intermediate_size")?,
+            num_layers,
+            num_heads,
+            num_kv_heads,
+            head_dim,
+            max_position_embeddings: reader.size("max_position_embeddings")?,
+            rms_norm_eps: eps as f32,
+            rope: rope::read(&reader)?,
+            tie_word_embeddings: reader.flag("tie_word_embeddings")?.unwrap_or(family.tie_default),
+            activation: reader.activation()?,
+            stated_dtype: reader.stated_dtype()?,
+            bos_token_id: generation::token_ids(file, object, "bos_token_id")?.first().copied(),
+            eos_token_ids: generation::token_ids(file, object, "eos_token_id")?,
+        };
+        if config.parameter_count().is_none() {
+            return Err(reader.bad("hidden_size", "sizes whose product can be counted in 64 bits"));
+        }
+        Ok(config)
+    }
+
+    /// Width of all query heads together, the input width of the output projection.
+    pub fn q_width(&self) -> usize {
+        self.num_heads * self.head_dim
+    }
+
+    /// Width of all key (or value) heads together.
+    pub fn kv_width(&self) -> usize {
+        self.num_kv_heads * self.head_dim
+    }
+
+    /// Query heads that share one key/value head.
+    pub fn group_size(&self) -> usize {
+        self.num_heads / self.num_kv_heads
+    }
+
+    /// Scale of the attention scores, `1 / sqrt(head_dim)`.
+    pub fn attention_scale(&self) -> f32 {
+        (self.head_dim as f32).sqrt().recip()
+    }
+
+    /// Shape of a tensor of this role.
+    pub fn shape_of(&self, rule: &TensorRule) -> Vec<usize> {
+        rule.shape
+            .iter()
+            .map(|d| match d {
+                Dim::Vocab => self.vocab_size,
+                Dim::Hidden => self.hidden_size,
+                Dim::Intermediate => self.intermediate_size,
+                Dim::QWidth => self.q_width(),
+                Dim::KvWidth => self.kv_width(),
+            })
+            .collect()
+    }
+
+    /// Every tensor the checkpoint must hold, in the order of the computation. A tied model has no output head.
+    pub fn tensor_specs(&self) -> Vec<TensorSpec> {
+        let spec = |rule: &TensorRule, layer: Option<usize>| TensorSpec {
+            name: rule.name_for(layer),
+            role: rule.role,
+            layer,
+            shape: self.shape_of(rule),
+        };
+        let (per_layer, shared): (Vec<&TensorRule>, Vec<&TensorRule>) =
+            self.family.tensors.iter().partition(|r| r.role.is_per_layer());
+        let mut out = Vec::with_capacity(shared.len() + per_layer.len() * self.num_layers);
+        out.extend(shared.iter().filter(|r| r.role == Role::Embedding).map(|r| spec(r, None)));
+        for layer in 0..self.num_layers {
+            out.extend(per_layer.iter().map(|r| spec(r, Some(layer))));
+        }
+        let tail = shared.iter().filter(|r| match r.role {
+            Role::Embedding => false,
+            Role::LmHead => !self.tie_word_embeddings,
+            _ => true,
+        });
+        out.extend(tail.map(|r| spec(r, None)));
+        out
+    }
+
+    /// Number of parameters (a tied head counts once), or none if it does not fit 64 bits.
+    pub fn parameter_count(&self) -> Option<u64> {
+        let mut total = 0u64;
+        for rule in self.family.tensors {
+            if rule.role == Role::LmHead && self.tie_word_embeddings {
+                continue;
+            }
+            let one = self.shape_of(rule).iter().try_fold(1u64, |a, &d| a.checked_mul(d as u64))?;
+            let times = if rule.role.is_per_layer() { self.num_layers as u64 } else { 1 };
+            total = total.checked_add(one.checked_mul(times)?)?;
+        }
+        Some(total)
+    }
+}

@@ -1,0 +1,381 @@
+//! Where a model comes from: a folder, a repository of a hub, or the program itself.
+//!
+//! The hub client is the `hf-hub` crate; its cache folder is the one HuggingFace's own tools use. The environment
+//! decides: `HF_HOME` or `HF_HUB_CACHE` (cache), `HF_TOKEN` or the token file in `HF_HOME` (access), `HF_ENDPOINT`
+//! (server), `HF_HUB_OFFLINE=1` (answer from the cache alone). A local folder never touches the network.
+
+use hf_hub::api::sync::{ApiBuilder, ApiError, ApiRepo};
+use hf_hub::{Cache, Repo, RepoType};
+use serde::Serialize;
+use std::path::{Path, PathBuf};
+
+/// Why a model could not be located or fetched.
+#[derive(Debug, thiserror::Error)]
+pub enum HubError {
+    /// Neither a folder nor something that could be a hub id.
+    #[error("{0} is neither a folder nor a hub id such as owner/name; check the path")]
+    NotFound(String),
+    /// A file where a folder is expected.
+    #[error("{0} is a file; give the checkpoint's folder instead")]
+    IsFile(String),
+    /// The cache does not hold the model and the network must not be used.
+    #[error(
+        "HF_HUB_OFFLINE is set and the cache {cache} does not hold {file} of {model}; fetch the model once without HF_HUB_OFFLINE, or give a folder"
+    )]
+    NotCached {
+        /// Hub id.
+        model: String,
+        /// The file looked for.
+        file: String,
+        /// The cache folder.
+        cache: String,
+    },
+    /// The hub does not know the model or will not give it.
+    #[error("{endpoint} answers {status} for {model}: {hint}")]
+    Refused {
+        /// The server.
+        endpoint: String,
+        /// HTTP status.
+        status: u16,
+        /// Hub id.
+        model: String,
+        /// What to do.
+        hint: String,
+    },
+    /// The hub could not be reached, or broke off.
+    #[error(
+        "{model} could not be fetched from {endpoint}: {detail}; check the network or HF_ENDPOINT, or give a folder"
+    )]
+    Network {
+        /// The server.
+        endpoint: String,
+        /// Hub id.
+        model: String,
+        /// What happened.
+        detail: String,
+    },
+    /// The repository has nothing this program can load.
+    #[error(
+        "{model} on {endpoint} has no {missing}; it does not hold a checkpoint in safetensors format"
+    )]
+    NoCheckpoint {
+        /// The server.
+        endpoint: String,
+        /// Hub id.
+        model: String,
+        /// What is missing.
+        missing: String,
+    },
+    /// The repository changed between two files.
+    #[error("{model} changed on {endpoint} while it was being fetched; run the command again")]
+    Changed {
+        /// The server.
+        endpoint: String,
+        /// Hub id.
+        model: String,
+    },
+    /// No place for the cache.
+    #[error("there is no home folder for the hub's cache; set HF_HOME")]
+    NoCache,
+}
+
+impl HubError {
+    /// Whether the machine rather than the request is at fault.
+    pub fn is_environment(&self) -> bool {
+        matches!(self, HubError::Network { .. } | HubError::NoCache | HubError::Changed { .. })
+    }
+}
+
+/// Where a checkpoint was loaded from.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(tag = "kind", rename_all = "lowercase")]
+pub enum Source {
+    /// A folder given by the user.
+    Folder {
+        /// The folder.
+        path: PathBuf,
+    },
+    /// A hub repository, fetched into the cache.
+    Hub {
+        /// Hub id.
+        id: String,
+        /// Revision asked for.
+        revision: String,
+        /// Snapshot folder in the cache.
+        path: PathBuf,
+    },
+    /// The model compiled into the program.
+    Embedded,
+}
+
+impl Source {
+    /// A short name: the folder's last part, the hub id, or the embedded model's name.
+    pub fn name(&self) -> String {
+        match self {
+            Source::Folder { path } => path
+                .canonicalize()
+                .unwrap_or_else(|_| path.clone())
+                .file_name()
+                .map_or_else(|| path.display().to_string(), |n| n.to_string_lossy().into_owned()),
+            Source::Hub { id, .. } => id.clone(),
+            Source::Embedded => crate::EMBEDDED_NAME.to_string(),
+        }
+    }
+}
+
+/// How to reach the hub.
+#[derive(Debug, Clone)]
+pub struct Hub {
+    /// Server, without a trailing slash; none for the client's own default.
+    pub endpoint: Option<String>,
+    /// Cache folder (the one that holds `models--owner--name`).
+    pub cache: PathBuf,
+    /// Access token.
+    pub token: Option<String>,
+    /// Answer from the cache alone.
+    pub offline: bool,
+    /// Draw progress bars on standard error.
+    pub progress: bool,
+}
+
+impl Hub {
+    /// Settings from the environment.
+    pub fn from_env() -> Result<Self, HubError> {
+        let var = |name: &str| std::env::var(name).ok().filter(|v| !v.is_empty());
+        let cache = match (var("HF_HUB_CACHE"), var("HF_HOME"), var("HOME")) {
+            (Some(cache), _, _) => PathBuf::from(cache),
+            (None, Some(home), _) => PathBuf::from(home).join("hub"),
+            (None, None, Some(home)) => PathBuf::from(home).join(".cache/huggingface/hub"),
+            (None, None, None) => return Err(HubError::NoCache),
+        };
+        Ok(Self {
+            endpoint: var("HF_ENDPOINT").map(|e| e.trim_end_matches('/').to_string()),
+            token: var("HF_TOKEN").or_else(|| Cache::new(cache.clone()).token()),
+            offline: var("HF_HUB_OFFLINE").is_some_and(|v| is_true(&v)),
+            cache,
+            progress: false,
+        })
+    }
+
+    /// Fetches a model, or finds it in the cache, and gives the folder that holds its files.
+    pub fn fetch(&self, id: &str, revision: &str) -> Result<PathBuf, HubError> {
+        let repo = Repo::with_revision(id.to_string(), RepoType::Model, revision.to_string());
+        if self.offline {
+            return self.cached(&repo, id);
+        }
+        // The client panics on some malformed answers; a server's fault must not end the program.
+        let outcome =
+            std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| self.download(&repo, id)));
+        match outcome {
+            Ok(Err(e @ HubError::Network { .. })) => match self.cached(&repo, id) {
+                Ok(folder) => {
+                    tracing::warn!("{e}; using the copy in the cache");
+                    Ok(folder)
+                }
+                Err(_) => Err(e),
+            },
+            Ok(result) => result,
+            Err(_) => Err(HubError::Network {
+                endpoint: self.endpoint_name(),
+                model: id.to_string(),
+                detail: "the answer is not one the hub client understands".to_string(),
+            }),
+        }
+    }
+
+    /// The snapshot in the cache, if it is complete.
+    fn cached(&self, repo: &Repo, id: &str) -> Result<PathBuf, HubError> {
+        let cache = Cache::new(self.cache.clone()).repo(repo.clone());
+        let missing = |file: &str| HubError::NotCached {
+            model: id.to_string(),
+            file: file.to_string(),
+            cache: self.cache.display().to_string(),
+        };
+        let config = cache.get(CONFIG).ok_or_else(|| missing(CONFIG))?;
+        let folder = config.parent().map(Path::to_path_buf).ok_or_else(|| missing(CONFIG))?;
+        if !folder.join(SINGLE).exists() && !folder.join(INDEX).exists() {
+            return Err(missing(SINGLE));
+        }
+        Ok(folder)
+    }
+
+    fn download(&self, repo: &Repo, id: &str) -> Result<PathBuf, HubError> {
+        let mut builder = ApiBuilder::from_cache(Cache::new(self.cache.clone()))
+            .with_token(self.token.clone())
+            .with_progress(self.progress)
+            .with_retries(2);
+        if let Some(endpoint) = &self.endpoint {
+            builder = builder.with_endpoint(endpoint.clone());
+        }
+        let api = builder.build().map_err(|e| self.explain(id, &e))?.repo(repo.clone());
+        let info = api.info().map_err(|e| self.explain(id, &e))?;
+        let there: Vec<&str> = info.siblings.iter().map(|s| s.rfilename.as_str()).collect();
+        let no = |missing: &str| HubError::NoCheckpoint {
+            endpoint: self.endpoint_name(),
+            model: id.to_string(),
+            missing: missing.to_string(),
+        };
+        if !there.contains(&CONFIG) {
+            return Err(no(CONFIG));
+        }
+        let mut wanted: Vec<&str> =
+            OPTIONAL.iter().copied().filter(|f| there.contains(f)).collect();
+        if there.contains(&SINGLE) {
+            wanted.push(SINGLE);
+        } else if there.contains(&INDEX) {
+            wanted.push(INDEX);
+            wanted.extend(there.iter().filter(|f| is_shard(f)));
+        } else {
+            return Err(no("model.safetensors and no model.safetensors.index.json"));
+        }
+        let folder = self.get(&api, id, CONFIG)?;
+        for file in wanted {
+            if self.get(&api, id, file)? != folder {
+                return Err(HubError::Changed {
+                    endpoint: self.endpoint_name(),
+                    model: id.to_string(),
+                });
+            }
+        }
+        Ok(folder)
+    }
+
+    /// Fetches one file and gives the snapshot folder it lies in.
+    fn get(&self, api: &ApiRepo, id: &str, file: &str) -> Result<PathBuf, HubError> {
+        let path = api.get(file).map_err(|e| self.explain(id, &e))?;
+        path.parent().map(Path::to_path_buf).ok_or_else(|| HubError::NoCheckpoint {
+            endpoint: self.endpoint_name(),
+            model: id.to_string(),
+            missing: file.to_string(),
+        })
+    }
+
+    fn endpoint_name(&self) -> String {
+        self.endpoint.clone().unwrap_or_else(|| "the hub".to_string())
+    }
+
+    fn explain(&self, id: &str, error: &ApiError) -> HubError {
+        let text = error.to_string();
+        let status = ["401", "403", "404"].iter().find(|s| text.contains(&format!("status: {s}")));
+        match status.and_then(|s| s.parse::<u16>().ok()) {
+            Some(status) => HubError::Refused {
+                endpoint: self.endpoint_name(),
+                status,
+                model: id.to_string(),
+                hint: match status {
+                    404 => "there is no such model, or no such revision; check the spelling",
+                    _ if self.token.is_some() => "the token has no access; accept the model's terms or use another token",
+                    _ => "the model is private, gated, or does not exist; set HF_TOKEN or check the spelling",
+                }
+                .to_string(),
+            },
+            None => HubError::Network { endpoint: self.endpoint_name(), model: id.to_string(), detail: text },
+        }
+    }
+}
+
+const CONFIG: &str = "config.json";
+const SINGLE: &str = "model.safetensors";
+const INDEX: &str = "model.safetensors.index.json";
+const OPTIONAL: &[&str] = &[
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "chat_template.jinja",
+];
+
+fn is_shard(name: &str) -> bool {
+    !name.contains('/') && name.starts_with("model-") && name.ends_with(".safetensors")
+}
+
+fn is_true(value: &str) -> bool {
+    matches!(value.to_ascii_uppercase().as_str(), "1" | "ON" | "YES" | "TRUE")
+}
+
+/// What a MODEL argument means, decided without touching the network.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Spec {
+    /// A folder that exists.
+    Folder(PathBuf),
+    /// A hub repository.
+    Hub {
+        /// Hub id, `owner/name` or `name`.
+        id: String,
+        /// Branch, tag or commit; `main` unless written as `owner/name@revision`.
+        revision: String,
+    },
+    /// The model compiled into the program.
+    Embedded,
+}
+
+impl Spec {
+    /// Reads a MODEL argument: nothing is the embedded model, a folder that exists is that folder, and anything that
+    /// cannot be a path is a hub id.
+    pub fn parse(model: Option<&str>) -> Result<Self, HubError> {
+        let Some(text) = model else { return Ok(Spec::Embedded) };
+        let path = Path::new(text);
+        if path.is_dir() {
+            return Ok(Spec::Folder(path.to_path_buf()));
+        }
+        if path.exists() {
+            return Err(HubError::IsFile(text.to_string()));
+        }
+        let (id, revision) = text.split_once('@').unwrap_or((text, "main"));
+        let part = |p: &str| {
+            !p.is_empty()
+                && !p.starts_with(['.', '-'])
+                && p.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_'))
+        };
+        let parts: Vec<&str> = id.split('/').collect();
+        let revision_ok = !revision.is_empty()
+            && !revision.contains("..")
+            && revision
+                .chars()
+                .all(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_' | '/'));
+        if parts.len() > 2 || !parts.iter().all(|p| part(p)) || !revision_ok {
+            return Err(HubError::NotFound(text.to_string()));
+        }
+        Ok(Spec::Hub { id: id.to_string(), revision: revision.to_string() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn specs_are_told_apart_without_network() {
+        assert_eq!(Spec::parse(None).unwrap(), Spec::Embedded);
+        assert_eq!(Spec::parse(Some("src")).unwrap(), Spec::Folder("src".into()));
+        assert!(matches!(Spec::parse(Some("Cargo.toml")), Err(HubError::IsFile(_))));
+        let hub = |id: &str, revision: &str| Spec::Hub { id: id.into(), revision: revision.into() };
+        assert_eq!(Spec::parse(Some("owner/name")).unwrap(), hub("owner/name", "main"));
+        assert_eq!(
+            Spec::parse(Some("owner/na.me-1_b@v1/x")).unwrap(),
+            hub("owner/na.me-1_b", "v1/x")
+        );
+        assert_eq!(Spec::parse(Some("name-alone")).unwrap(), hub("name-alone", "main"));
+        for bad in [
+            "",
+            "./nowhere",
+            "../nowhere",
+            "/nowhere",
+            "a/b/c",
+            "a/",
+            "a b",
+            "~/x",
+            "a/b@",
+            "a/b@../c",
+            "-x",
+        ] {
+            assert!(matches!(Spec::parse(Some(bad)), Err(HubError::NotFound(_))), "{bad}");
+        }
+    }
+
+    #[test]
+    fn offline_switch_is_read_as_huggingface_reads_it() {
+        assert!(["1", "true", "ON", "Yes"].iter().all(|v| is_true(v)));
+        assert!(["0", "false", "off", "2"].iter().all(|v| !is_true(v)));
+    }
+}

@@ -1,0 +1,353 @@
+//! Chat templates: Jinja as HuggingFace's `apply_chat_template` sets it up, run by `minijinja`.
+
+use super::{TokenizerError, strftime};
+use crate::limits;
+use minijinja::syntax::SyntaxConfig;
+use minijinja::value::{Kwargs, Value, ValueKind};
+use minijinja::{Environment, Error, ErrorKind};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// One message of a chat.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Message {
+    /// `system`, `user`, `assistant`, or what the template knows besides.
+    pub role: String,
+    /// The text.
+    pub content: String,
+}
+
+impl Message {
+    /// A message of a role.
+    pub fn new(role: &str, content: &str) -> Self {
+        Self { role: role.to_string(), content: content.to_string() }
+    }
+}
+
+/// A checkpoint's chat template.
+///
+/// Has what templates on the hub rely on: `raise_exception`, `strftime_now`, `tojson` as Python writes it, Python's
+/// string and dictionary methods, `break` and `continue`, and the `generation` block, which marks text and prints it
+/// unchanged. Blocks are trimmed as HuggingFace trims them.
+#[derive(Debug, Clone)]
+pub struct ChatTemplate {
+    source: String,
+}
+
+impl ChatTemplate {
+    /// Takes the template's source; it is compiled when it is rendered.
+    pub fn new(source: String) -> Self {
+        Self { source }
+    }
+
+    /// The template's source.
+    pub fn source(&self) -> &str {
+        &self.source
+    }
+
+    /// Renders messages. `special` has the special tokens by role (`bos_token`, …).
+    pub fn render(
+        &self,
+        messages: &[Message],
+        add_generation_prompt: bool,
+        special: &BTreeMap<String, String>,
+    ) -> Result<String, TokenizerError> {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs() as i64);
+        self.render_at(messages, add_generation_prompt, special, now)
+    }
+
+    /// Renders messages at a given time, in seconds since 1970 (UTC).
+    pub fn render_at(
+        &self,
+        messages: &[Message],
+        add_generation_prompt: bool,
+        special: &BTreeMap<String, String>,
+        now: i64,
+    ) -> Result<String, TokenizerError> {
+        let mut env = Environment::new();
+        let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
+        env.set_syntax(syntax.map_err(|e| TokenizerError::Template(chain(&e)))?);
+        env.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
+        env.set_recursion_limit(limits::MAX_TEMPLATE_RECURSION);
+        env.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
+        env.add_function("raise_exception", |message: String| -> Result<Value, Error> {
+            Err(Error::new(ErrorKind::InvalidOperation, format!("{RAISED}{message}")))
+        });
+        env.add_function("strftime_now", move |format: String| strftime::format(now, &format));
+        env.add_filter("tojson", tojson);
+        let source = generation_blocks(&self.source);
+        env.add_template("chat", &source).map_err(|e| TokenizerError::Template(chain(&e)))?;
+        let template = env.get_template("chat").map_err(|e| TokenizerError::Template(chain(&e)))?;
+
+        let message = |m: &Message| {
+            Value::from_iter([
+                ("role", Value::from(m.role.as_str())),
+                ("content", Value::from(m.content.as_str())),
+            ])
+        };
+        let mut context: Vec<(&str, Value)> = vec![
+            ("messages", Value::from(messages.iter().map(message).collect::<Vec<_>>())),
+            ("add_generation_prompt", Value::from(add_generation_prompt)),
+            ("tools", Value::from(())),
+            ("documents", Value::from(())),
+        ];
+        context.extend(
+            special.iter().map(|(role, token)| (role.as_str(), Value::from(token.as_str()))),
+        );
+        template.render(Value::from_iter(context)).map_err(|e| {
+            let text = chain(&e);
+            match text.split_once(RAISED) {
+                Some((_, message)) => TokenizerError::RefusedByTemplate(
+                    message.split(" (in chat:").next().unwrap_or(message).to_string(),
+                ),
+                None => TokenizerError::Template(text),
+            }
+        })
+    }
+}
+
+/// Marks an error that the template raised itself.
+const RAISED: &str = "raised by the template: ";
+
+/// The error and its causes in one line.
+fn chain(error: &Error) -> String {
+    let mut text = error.to_string();
+    let mut source = std::error::Error::source(error);
+    while let Some(cause) = source {
+        let _ = write!(text, ": {cause}");
+        source = cause.source();
+    }
+    text
+}
+
+/// `{% generation %}` and `{% endgeneration %}` become a block that is always taken, dashes kept.
+fn generation_blocks(source: &str) -> String {
+    let mut out = String::with_capacity(source.len());
+    let mut rest = source;
+    while let Some(start) = rest.find("{%") {
+        let (before, tag) = rest.split_at(start);
+        out.push_str(before);
+        let Some(end) = tag.find("%}").map(|e| e + 2) else { break };
+        let (tag, after) = tag.split_at(end);
+        match tag[2..tag.len() - 2].trim_matches('-').trim() {
+            "generation" => out.push_str(&tag.replacen("generation", "if true", 1)),
+            "endgeneration" => out.push_str(&tag.replacen("endgeneration", "endif", 1)),
+            _ => out.push_str(tag),
+        }
+        rest = after;
+    }
+    out.push_str(rest);
+    out
+}
+
+/// `json.dumps(value, ensure_ascii=False, indent=…, separators=…, sort_keys=…)`.
+fn tojson(value: &Value, options: Kwargs) -> Result<String, Error> {
+    let indent: Option<usize> = options.get("indent")?;
+    let ensure_ascii: Option<bool> = options.get("ensure_ascii")?;
+    let sort_keys: Option<bool> = options.get("sort_keys")?;
+    let separators: Option<Vec<String>> = options.get("separators")?;
+    options.assert_all_used()?;
+    let (item, key) = match separators.as_deref() {
+        Some([item, key]) => (item.clone(), key.clone()),
+        _ => (if indent.is_some() { "," } else { ", " }.to_string(), ": ".to_string()),
+    };
+    let writer = Json {
+        indent,
+        ensure_ascii: ensure_ascii.unwrap_or(false),
+        sort: sort_keys.unwrap_or(false),
+        item,
+        key,
+    };
+    let mut out = String::new();
+    writer.write(value, 0, &mut out)?;
+    Ok(out)
+}
+
+struct Json {
+    indent: Option<usize>,
+    ensure_ascii: bool,
+    sort: bool,
+    item: String,
+    key: String,
+}
+
+impl Json {
+    fn write(&self, value: &Value, depth: usize, out: &mut String) -> Result<(), Error> {
+        if depth > limits::MAX_TEMPLATE_RECURSION {
+            return Err(Error::new(
+                ErrorKind::InvalidOperation,
+                "tojson: the value is nested too deeply",
+            ));
+        }
+        match value.kind() {
+            ValueKind::Undefined | ValueKind::None => out.push_str("null"),
+            ValueKind::Bool => out.push_str(if value.is_true() { "true" } else { "false" }),
+            ValueKind::Number => {
+                let _ = write!(out, "{value}");
+            }
+            ValueKind::String => self.string(value.as_str().unwrap_or_default(), out),
+            ValueKind::Map => {
+                let mut keys: Vec<Value> = value.try_iter()?.collect();
+                if self.sort {
+                    keys.sort_by_key(ToString::to_string);
+                }
+                out.push('{');
+                for (i, key) in keys.iter().enumerate() {
+                    self.between(i, depth + 1, out);
+                    self.string(&key.to_string(), out);
+                    out.push_str(&self.key);
+                    self.write(&value.get_item(key)?, depth + 1, out)?;
+                }
+                self.close(keys.len(), depth, '}', out);
+            }
+            ValueKind::Seq | ValueKind::Iterable => {
+                out.push('[');
+                let mut n = 0;
+                for item in value.try_iter()? {
+                    self.between(n, depth + 1, out);
+                    self.write(&item, depth + 1, out)?;
+                    n += 1;
+                }
+                self.close(n, depth, ']', out);
+            }
+            kind => {
+                return Err(Error::new(
+                    ErrorKind::InvalidOperation,
+                    format!("tojson: cannot write a {kind}"),
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    fn between(&self, index: usize, depth: usize, out: &mut String) {
+        if index > 0 {
+            out.push_str(&self.item);
+        }
+        if let Some(n) = self.indent {
+            out.push('\n');
+            out.extend(std::iter::repeat_n(' ', n * depth));
+        }
+    }
+
+    fn close(&self, items: usize, depth: usize, bracket: char, out: &mut String) {
+        if let (Some(n), true) = (self.indent, items > 0) {
+            out.push('\n');
+            out.extend(std::iter::repeat_n(' ', n * depth));
+        }
+        out.push(bracket);
+    }
+
+    fn string(&self, text: &str, out: &mut String) {
+        out.push('"');
+        for c in text.chars() {
+            match c {
+                '"' => out.push_str("\\\""),
+                '\\' => out.push_str("\\\\"),
+                '\n' => out.push_str("\\n"),
+                '\r' => out.push_str("\\r"),
+                '\t' => out.push_str("\\t"),
+                '\u{8}' => out.push_str("\\b"),
+                '\u{c}' => out.push_str("\\f"),
+                c if (c as u32) < 0x20 || (self.ensure_ascii && !c.is_ascii()) => {
+                    for unit in c.encode_utf16(&mut [0; 2]) {
+                        let _ = write!(out, "\\u{unit:04x}");
+                    }
+                }
+                c => out.push(c),
+            }
+        }
+        out.push('"');
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn render(source: &str, messages: &[Message]) -> Result<String, TokenizerError> {
+        let special = BTreeMap::from([("bos_token".to_string(), "<s>".to_string())]);
+        ChatTemplate::new(source.to_string()).render_at(messages, true, &special, 1_000_000_000)
+    }
+
+    #[test]
+    fn raise_exception_carries_the_templates_own_words() {
+        let source = "{% if messages[0].role != 'user' %}{{ raise_exception('the first message must be the user\\'s') }}{% endif %}ok";
+        assert_eq!(render(source, &[Message::new("user", "x")]).unwrap(), "ok");
+        let error = render(source, &[Message::new("system", "x")]).unwrap_err().to_string();
+        assert_eq!(
+            error,
+            "the chat template refuses these messages: the first message must be the user's"
+        );
+    }
+
+    #[test]
+    fn tojson_writes_as_python_does() {
+        let m = [Message::new("user", "é\"\n\u{1}<&>'")];
+        assert_eq!(
+            render("{{ messages[0] | tojson }}", &m).unwrap(),
+            "{\"role\": \"user\", \"content\": \"é\\\"\\n\\u0001<&>'\"}"
+        );
+        assert_eq!(
+            render(
+                "{{ {'b': [1, 2.5, true, none], 'a': {}} | tojson(indent=2, sort_keys=true) }}",
+                &m
+            )
+            .unwrap(),
+            "{\n  \"a\": {},\n  \"b\": [\n    1,\n    2.5,\n    true,\n    null\n  ]\n}"
+        );
+        assert_eq!(
+            render("{{ 'é🙂' | tojson(ensure_ascii=true) }}", &m).unwrap(),
+            "\"\\u00e9\\ud83d\\ude42\""
+        );
+        assert_eq!(render("{{ [1,2] | tojson(separators=(',', ':')) }}", &m).unwrap(), "[1,2]");
+    }
+
+    #[test]
+    fn clock_python_methods_loop_controls_and_generation_blocks() {
+        let m = [Message::new("user", "  Hi there  "), Message::new("assistant", "x")];
+        assert_eq!(render("{{ strftime_now('%d %b %Y') }}", &m).unwrap(), "09 Sep 2001");
+        assert_eq!(
+            render("{{ messages[0].content.strip().split(' ')[0].upper() }}", &m).unwrap(),
+            "HI"
+        );
+        assert_eq!(
+            render("{% for k, v in messages[1].items() %}{{ k }}={{ v }};{% endfor %}", &m)
+                .unwrap(),
+            "role=assistant;content=x;"
+        );
+        assert_eq!(
+            render("{% for m in messages %}{% if loop.index0 == 1 %}{% break %}{% endif %}{{ m.role }}{% endfor %}", &m).unwrap(),
+            "user"
+        );
+        assert_eq!(
+            render("{%- for m in messages -%}\n  {%- generation -%} {{ m.role }} {%- endgeneration %}\n{% endfor -%}", &m).unwrap(),
+            "userassistant"
+        );
+        assert_eq!(
+            render("{{ bos_token }}{{ tools is none }}{{ nothing }}", &m).unwrap(),
+            "<s>True".replace('T', "t")
+        );
+    }
+
+    #[test]
+    fn blocks_are_trimmed() {
+        let m = [Message::new("user", "x")];
+        assert_eq!(render("a\n    {% if true %}\nb\n    {% endif %}\nc\n", &m).unwrap(), "a\nb\nc");
+    }
+
+    #[test]
+    fn a_broken_template_is_an_error() {
+        assert!(matches!(render("{% if %}", &[]), Err(TokenizerError::Template(_))));
+        assert!(matches!(
+            render("{{ messages[0].content.nope() }}", &[Message::new("a", "b")]),
+            Err(TokenizerError::Template(_))
+        ));
+        assert!(matches!(
+            render("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", &[]),
+            Err(TokenizerError::Template(_))
+        ));
+    }
+}

@@ -1,0 +1,344 @@
+//! Weights: safetensors files, mapped and never copied.
+//!
+//! `file.rs` reads one safetensors file and turns what is wrong with it into a sentence; `index.rs` reads the index of
+//! a sharded checkpoint; `tensor.rs` is the view of one tensor's bytes. This module puts them together: every tensor
+//! the config asks for must be there with its shape and a supported type, and every tensor that is there must be asked
+//! for, or the load is refused by name. Each tensor keeps the type it was stored in.
+
+mod file;
+mod index;
+mod tensor;
+
+pub use tensor::{DType, WeightTensor};
+
+use crate::config::{ModelConfig, Role, TensorSpec};
+use crate::files::{FileError, Files};
+use file::SafetensorsFile;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Why weights were refused.
+#[derive(Debug, thiserror::Error)]
+pub enum WeightsError {
+    /// A file could not be read.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// Not a safetensors file, or a damaged one.
+    #[error("{file}: {what}")]
+    BadFile {
+        /// File name.
+        file: String,
+        /// What is wrong and what to do.
+        what: String,
+    },
+    /// The folder has weights in a format that is not read.
+    #[error(
+        "{folder} has weights only as {found}, a format that is not supported; convert them to safetensors, for example by loading the model in transformers and calling save_pretrained"
+    )]
+    UnsupportedFormat {
+        /// The folder.
+        folder: String,
+        /// Names of the files found.
+        found: String,
+    },
+    /// The folder has no weights at all.
+    #[error(
+        "{folder} has neither model.safetensors nor model.safetensors.index.json; put the weights beside config.json"
+    )]
+    NoWeights {
+        /// The folder.
+        folder: String,
+    },
+    /// The index names a shard that is not in the folder.
+    #[error("model.safetensors.index.json names the shard {shard}, which is not in {folder}{hint}")]
+    MissingShard {
+        /// The shard.
+        shard: String,
+        /// The folder.
+        folder: String,
+        /// What may have happened.
+        hint: String,
+    },
+    /// The index itself is unusable.
+    #[error("model.safetensors.index.json: {what}")]
+    BadIndex {
+        /// What is wrong.
+        what: String,
+    },
+    /// The index puts a tensor in a shard that does not hold it.
+    #[error(
+        "model.safetensors.index.json puts the tensor {tensor} in {shard}, which does not hold it; the index is of another version of the checkpoint, download it again"
+    )]
+    NotInShard {
+        /// The tensor.
+        tensor: String,
+        /// The shard.
+        shard: String,
+    },
+    /// A tensor the config asks for is not there.
+    #[error("the tensor {tensor} is missing{hint}")]
+    MissingTensor {
+        /// The tensor.
+        tensor: String,
+        /// Why it is needed.
+        hint: String,
+    },
+    /// A tensor nobody asked for.
+    #[error(
+        "the tensor {tensor} (shape {shape:?}, in {file}) has no place in {architecture}; dropping it could change the maths, so the model is refused"
+    )]
+    UnexpectedTensor {
+        /// The tensor.
+        tensor: String,
+        /// Its shape.
+        shape: Vec<usize>,
+        /// The file that holds it.
+        file: String,
+        /// Architecture.
+        architecture: String,
+    },
+    /// A tensor of another shape than the config says.
+    #[error("the tensor {tensor} has shape {found:?}, but config.json gives it {expected:?}")]
+    BadShape {
+        /// The tensor.
+        tensor: String,
+        /// Shape in the file.
+        found: Vec<usize>,
+        /// Shape by the config.
+        expected: Vec<usize>,
+    },
+    /// A tensor of a type that is not read.
+    #[error("the tensor {tensor} is stored as {found}; supported are BF16, F16 and F32")]
+    BadDType {
+        /// The tensor.
+        tensor: String,
+        /// Type in the file.
+        found: String,
+    },
+    /// Asked for a tensor this model does not have.
+    #[error("this model has no {role:?} tensor{place}")]
+    NoSuchTensor {
+        /// The role asked for.
+        role: Role,
+        /// Where.
+        place: String,
+    },
+}
+
+/// All weights of one model.
+#[derive(Debug, Clone)]
+pub struct Weights {
+    shared: BTreeMap<Role, WeightTensor>,
+    layers: Vec<BTreeMap<Role, WeightTensor>>,
+    tied: bool,
+    files: Vec<String>,
+}
+
+const SINGLE: &str = "model.safetensors";
+const INDEX: &str = "model.safetensors.index.json";
+
+impl Weights {
+    /// Maps the weight files and checks every tensor against the config. Nothing is copied.
+    pub fn load(files: &Files, config: &ModelConfig) -> Result<Self, WeightsError> {
+        let mut found = BTreeMap::new();
+        let mut names = Vec::new();
+        if files.has(SINGLE) {
+            let file = SafetensorsFile::open(files, SINGLE)?;
+            names.push(SINGLE.to_string());
+            found.extend(file.into_tensors());
+        } else if files.has(INDEX) {
+            let map = index::read(files)?;
+            let shards: BTreeSet<&String> = map.values().collect();
+            for shard in shards {
+                if !files.has(shard) {
+                    return Err(index::missing_shard(files, shard));
+                }
+                let tensors = SafetensorsFile::open(files, shard)?.into_tensors();
+                for (tensor, _) in map.iter().filter(|(_, s)| *s == shard) {
+                    if !tensors.contains_key(tensor) {
+                        return Err(WeightsError::NotInShard {
+                            tensor: tensor.clone(),
+                            shard: shard.clone(),
+                        });
+                    }
+                }
+                for (name, tensor) in tensors {
+                    match map.get(&name) {
+                        Some(s) if s == shard => {}
+                        Some(s) => {
+                            return Err(WeightsError::BadIndex {
+                                what: format!(
+                                    "the tensor {name} is in {shard} as well as in {s}; keep one of them"
+                                ),
+                            });
+                        }
+                        None => {
+                            return Err(WeightsError::BadIndex {
+                                what: format!(
+                                    "the tensor {name} of {shard} is not listed; the index is of another version of the checkpoint"
+                                ),
+                            });
+                        }
+                    }
+                    found.insert(name, tensor);
+                }
+                names.push(shard.clone());
+            }
+        } else {
+            return Err(index::no_weights(files));
+        }
+        Self::assemble(found, names, config)
+    }
+
+    fn assemble(
+        mut found: BTreeMap<String, WeightTensor>,
+        files: Vec<String>,
+        config: &ModelConfig,
+    ) -> Result<Self, WeightsError> {
+        let mut shared = BTreeMap::new();
+        let mut layers = vec![BTreeMap::new(); config.num_layers.min(found.len())];
+        // Refuse what nobody asked for first: a bias or an extra norm explains a model better than its consequences.
+        let specs = config.tensor_specs();
+        {
+            let wanted: BTreeSet<&str> = specs.iter().map(|s| s.name.as_str()).collect();
+            let extra: Vec<String> =
+                found.keys().filter(|n| !wanted.contains(n.as_str())).cloned().collect();
+            for name in extra {
+                let tensor = &found[&name];
+                if !is_redundant(&name, tensor, &found, config) {
+                    return Err(WeightsError::UnexpectedTensor {
+                        tensor: name.clone(),
+                        shape: tensor.shape().to_vec(),
+                        file: tensor.file().to_string(),
+                        architecture: config.family.architecture.to_string(),
+                    });
+                }
+                found.remove(&name);
+            }
+        }
+        for TensorSpec { name, role, layer, shape } in specs {
+            let Some(tensor) = found.remove(&name) else {
+                let hint = if role == Role::LmHead {
+                    ", and \"tie_word_embeddings\" is false in config.json: either the file is incomplete or the config should say true".to_string()
+                } else {
+                    format!(
+                        ": config.json asks for {} layers of {}; download the weights again",
+                        config.num_layers, config.family.architecture
+                    )
+                };
+                return Err(WeightsError::MissingTensor { tensor: name, hint });
+            };
+            if tensor.shape() != shape {
+                return Err(WeightsError::BadShape {
+                    tensor: name,
+                    found: tensor.shape().to_vec(),
+                    expected: shape,
+                });
+            }
+            if tensor.dtype() == DType::Other {
+                return Err(WeightsError::BadDType {
+                    tensor: name,
+                    found: tensor.stored_dtype().to_string(),
+                });
+            }
+            match layer.map(|l| layers.get_mut(l)) {
+                None => shared.insert(role, tensor),
+                Some(Some(map)) => map.insert(role, tensor),
+                // More layers than tensors: the tensor cannot have been found.
+                Some(None) => None,
+            };
+        }
+        Ok(Self { shared, layers, tied: config.tie_word_embeddings, files })
+    }
+
+    /// A tensor of one decoder layer.
+    pub fn layer(&self, layer: usize, role: Role) -> Result<&WeightTensor, WeightsError> {
+        self.layers
+            .get(layer)
+            .and_then(|l| l.get(&role))
+            .ok_or_else(|| WeightsError::NoSuchTensor { role, place: format!(" in layer {layer}") })
+    }
+
+    /// A tensor outside the layers: embedding, final norm or output head. The output head of a tied model is its
+    /// embedding.
+    pub fn shared(&self, role: Role) -> Result<&WeightTensor, WeightsError> {
+        let role = if role == Role::LmHead && self.tied { Role::Embedding } else { role };
+        self.shared.get(&role).ok_or(WeightsError::NoSuchTensor { role, place: String::new() })
+    }
+
+    /// The tensor of a spec made by [`ModelConfig::tensor_specs`].
+    pub fn of(&self, spec: &TensorSpec) -> Result<&WeightTensor, WeightsError> {
+        match spec.layer {
+            Some(layer) => self.layer(layer, spec.role),
+            None => self.shared(spec.role),
+        }
+    }
+
+    /// Whether the output head is the embedding.
+    pub fn is_tied(&self) -> bool {
+        self.tied
+    }
+
+    /// Number of decoder layers.
+    pub fn num_layers(&self) -> usize {
+        self.layers.len()
+    }
+
+    /// Names of the weight files.
+    pub fn files(&self) -> &[String] {
+        &self.files
+    }
+
+    /// Every tensor: layers in order, then those outside.
+    pub fn iter(&self) -> impl Iterator<Item = &WeightTensor> {
+        self.layers.iter().flat_map(|l| l.values()).chain(self.shared.values())
+    }
+
+    /// Bytes of all tensors as stored.
+    pub fn bytes(&self) -> u64 {
+        self.iter().map(|t| t.bytes().len() as u64).sum()
+    }
+
+    /// The storage types that occur, each once.
+    pub fn dtypes(&self) -> Vec<DType> {
+        self.iter().map(WeightTensor::dtype).collect::<BTreeSet<_>>().into_iter().collect()
+    }
+}
+
+/// Whether a tensor the config does not ask for repeats what is known already: the output head of a tied model, byte
+/// for byte the embedding; or rotary frequencies that old exporters stored, equal to those the config gives.
+fn is_redundant(
+    name: &str,
+    tensor: &WeightTensor,
+    found: &BTreeMap<String, WeightTensor>,
+    config: &ModelConfig,
+) -> bool {
+    let named = |role: Role| config.family.tensors.iter().find(|t| t.role == role).map(|t| t.name);
+    if config.tie_word_embeddings && Some(name) == named(Role::LmHead) {
+        let embedding = named(Role::Embedding).and_then(|n| found.get(n));
+        return embedding.is_some_and(|e| {
+            e.shape() == tensor.shape()
+                && e.stored_dtype() == tensor.stored_dtype()
+                && e.bytes() == tensor.bytes()
+        });
+    }
+    let Some((head, tail)) = config.family.inverse_frequencies.split_once("{layer}") else {
+        return false;
+    };
+    let layer = name
+        .strip_prefix(head)
+        .and_then(|n| n.strip_suffix(tail))
+        .and_then(|n| n.parse::<usize>().ok());
+    if layer.is_none_or(|l| l >= config.num_layers) || tensor.shape() != [config.head_dim / 2] {
+        return false;
+    }
+    let tolerance = match tensor.dtype() {
+        DType::F32 => 1e-6,
+        DType::F16 => 1e-3,
+        DType::Bf16 => 1e-2,
+        DType::Other => return false,
+    };
+    let expected = config.rope.inv_freq(config.head_dim);
+    let stored = tensor.rows_f32(0..1);
+    stored.len() == expected.len()
+        && stored.iter().zip(&expected).all(|(a, b)| (a - b).abs() <= tolerance * b.abs().max(1e-4))
+}
