@@ -55,8 +55,9 @@ impl Bound {
         let (first, last) = (bucket.first, bucket.last);
         match (self, other) {
             (a, b) if a == b => true,
-            (Clip(x), b) => At(x).le(b, bucket) || Pos(0).le(b, bucket),
             (a, Clip(x)) => a.le(At(x), bucket) && a.le(Pos(0), bucket),
+            // min(x, pos) <= pos + o for o < 0 asks for x <= first + o; At and Pos decide the rest.
+            (Clip(x), b) => At(x).le(b, bucket) || Pos(0).le(b, bucket),
             (At(_), _) => self.eval(first) <= other.eval(first),
             (_, At(_)) => self.eval(last) <= other.eval(last),
             (Pos(a), Pos(b)) => a <= b,

@@ -1,0 +1,112 @@
+//! **E, epochs.** Exact statement: the tag a packet reader waits for differs from every tag the word can
+//! hold before its writer of this step and phase has written it, wrap included:
+//!
+//! - there are 2 to 2^32 - 1 tags, and the epochs of one launch are a 64-bit number;
+//! - for a read of step `t` and phase `k` and any write of phase `j` to one of its words, the epochs
+//!   differ modulo `tags` from what the write stored in step `t` (unless the read happens before the
+//!   write) and in step `t - 1` (unless some later write of the step always replaces it).
+//!
+//! Older epochs are gone: every word is rewritten in every step, and the boundary orders the steps. The
+//! first step of a launch may find what the last step of the launch before it left, which the running
+//! `base` makes step `t - 1`, or memory that was cleared: tag 0 is never stored. After an aborted
+//! launch, and where launches of other programs have come between, words may be older; the runtime keeps
+//! fewer than `tags` epochs between two launches on the same memory, or clears it.
+
+use amk_schedule_ir::BufferSync;
+
+use crate::deadlock::Execution;
+use crate::fault::{Fault, Faults, Invariant, Place};
+use crate::geometry;
+use crate::model::Model;
+use crate::order::Order;
+
+/// Judges E.
+pub(crate) fn check(m: &Model, run: &Execution, order: &Order, faults: &mut Faults) {
+    let e = m.program.epochs;
+    if u64::from(e.per_step).checked_mul(m.program.max_steps).is_none_or(|n| n > u64::MAX / 2) {
+        faults.push(Fault::new(
+            Invariant::E,
+            Place::Program,
+            format!(
+                "{} steps of {} epochs overflow the 64-bit epoch count; launch fewer steps",
+                m.program.max_steps, e.per_step
+            ),
+        ));
+    }
+    if !m.program.buffers.iter().any(|b| b.sync == BufferSync::Packet) {
+        return;
+    }
+    if e.tags < 2 || e.tags > u64::from(u32::MAX) {
+        faults.push(Fault::new(
+            Invariant::E,
+            Place::Program,
+            format!("there are {} tags, but a packet word has room for 2 to {}, and with fewer than 2 an old word looks new", e.tags, u32::MAX),
+        ));
+        return;
+    }
+    // Epochs of one step and the step before are less than this apart.
+    if e.tags < 2 * u64::from(e.per_step) {
+        repeats(m, run, order, faults);
+    }
+}
+
+fn repeats(m: &Model, run: &Execution, order: &Order, faults: &mut Faults) {
+    let (per_step, tags) =
+        (i128::from(m.program.epochs.per_step), i128::from(m.program.epochs.tags));
+    let same = |a: i128, b: i128| (a - b).rem_euclid(tags) == 0;
+    let mut writers: Vec<Vec<u32>> = vec![Vec::new(); m.classes.len()];
+    for &node in &run.order {
+        for acc in m.accesses(node).iter().filter(|a| a.write) {
+            if let Some(w) = writers.get_mut(acc.class as usize) {
+                w.push(node);
+            }
+        }
+    }
+    let phase = |c: u32| i128::from(m.class(c).map_or(0, |c| c.phase));
+    let of = |c: u32| writers.get(c as usize).map_or(&[][..], |w| w);
+    for &node in &run.order {
+        for (k, acc) in m.accesses(node).iter().enumerate() {
+            if acc.write || m.sync(acc.class) != Some(BufferSync::Packet) {
+                continue;
+            }
+            let mine = phase(acc.class);
+            for &o in m.overlaps(acc.class) {
+                // Is the write always replaced, in this step, on all the words the read shares with it?
+                let replaced = || {
+                    m.overlaps(o).iter().any(|&r| {
+                        let covers = (0..m.pieces(o)).all(|p| {
+                            let both = geometry::intersect(&m.rect(acc.class, p), &m.rect(o, p));
+                            geometry::contains(&m.rect(r, p), &both)
+                        });
+                        covers
+                            && of(r)
+                                .iter()
+                                .any(|&later| of(o).iter().all(|&w| order.before(w, later)))
+                    })
+                };
+                let step = if mine != phase(o)
+                    && same(mine, phase(o))
+                    && of(o).iter().any(|&w| !order.before(node, w))
+                {
+                    "this step"
+                } else if !of(o).is_empty() && same(mine + per_step, phase(o)) && !replaced() {
+                    "the step before"
+                } else {
+                    continue;
+                };
+                let buffer = m.class(o).map_or(0, |c| c.buffer);
+                faults.push(
+                    Fault::new(
+                        Invariant::E,
+                        m.node_place(node),
+                        format!(
+                            "{} waits for an epoch that modulo {tags} tags equals the one phase {} of {step} stored there, so it may take an old word for a new one; use more tags",
+                            m.access_name(node, k), phase(o)
+                        ),
+                    )
+                    .witness(m.range(buffer, m.shared(acc.class, o))),
+                );
+            }
+        }
+    }
+}

@@ -1,0 +1,202 @@
+//! The part of S that is about streams: every run has its consumer, is what that consumer takes, and is
+//! well formed.
+
+use amk_schedule_ir::{
+    BufferKind, Footprint, Instruction, Run, RunSource, Span, TILE_ROWS, weight_blocks,
+};
+
+use super::Check;
+use crate::fault::Place;
+
+impl Check<'_> {
+    pub(super) fn runs(&mut self, footprints: &[Option<Footprint>]) {
+        let p = self.p;
+        for (s, sm) in p.sms.iter().enumerate() {
+            let mut users: Vec<Option<usize>> = vec![None; sm.stream.len()];
+            for id in &sm.queue {
+                let Some(x) = p.instruction(*id) else { continue };
+                let place = Place::Instruction(id.index());
+                let f = footprints.get(id.index()).and_then(Option::as_ref);
+                let Some(run) = x.run else {
+                    if let Some(w) = f.and_then(|f| f.weight) {
+                        self.fault(
+                            place,
+                            format!(
+                                "{id} ({}) consumes rows {}..{} of a weight matrix, but has no run",
+                                x.op.name(),
+                                w.lo,
+                                w.hi
+                            ),
+                        );
+                    }
+                    continue;
+                };
+                let Some(user) = users.get_mut(run.index()) else {
+                    self.broken(
+                        place,
+                        format!(
+                            "{id} consumes {run}, but the stream of sm {s} has {} runs",
+                            sm.stream.len()
+                        ),
+                    );
+                    continue;
+                };
+                if let Some(first) = user.replace(id.index()) {
+                    self.broken(
+                        place,
+                        format!("{id} consumes {run} of sm {s}, which instr {first} has consumed already; a run has one consumer"),
+                    );
+                }
+                if let (Some(f), Some(run)) = (f, sm.stream.get(run.index())) {
+                    self.run_fits(place, x, f, run);
+                }
+            }
+            for (r, run) in sm.stream.iter().enumerate() {
+                let place = Place::Run { sm: s, run: r };
+                if users.get(r).is_some_and(Option::is_none) {
+                    self.broken(
+                        place,
+                        format!("run {r} of sm {s} has no consumer, so its chunks are never released; give it to an instruction or remove it"),
+                    );
+                }
+                self.run(place, s, r, run);
+            }
+        }
+    }
+
+    /// The run is what the op consumes.
+    fn run_fits(&mut self, place: Place, x: &Instruction, f: &Footprint, run: &Run) {
+        let who = format!("{} ({}) consumes {}", x.id, x.op.name(), run.id);
+        match (&run.source, f.weight) {
+            (RunSource::Weight { buffer, lo, hi, .. }, Some(w)) => {
+                let shape = self.p.buffer(*buffer).map(|b| b.shape.as_slice());
+                if shape != Some(&w.shape) || *lo != w.lo || *hi != w.hi {
+                    self.fault(
+                        place,
+                        format!(
+                            "{who}, rows {lo}..{hi} of {buffer} {:?}, but the op needs rows {}..{} of a matrix {:?}",
+                            shape.unwrap_or(&[]), w.lo, w.hi, w.shape
+                        ),
+                    );
+                }
+            }
+            (RunSource::Weight { .. }, None) => {
+                self.fault(place, format!("{who}, which streams weights, but the op takes none"));
+            }
+            (RunSource::Kv { .. }, Some(_)) => {
+                self.fault(
+                    place,
+                    format!("{who}, which streams a cache, but the op takes weights"),
+                );
+            }
+            (RunSource::Kv { buffer, region, .. }, None) => {
+                let declared = f.kv
+                    && x.reads.iter().any(|a| {
+                        a.buffer == *buffer
+                            && a.region == *region
+                            && self.p.buffer(a.buffer).is_some_and(|b| b.kind == BufferKind::Kv)
+                    });
+                if !declared {
+                    self.fault(
+                        place,
+                        format!("{who}, which streams a cache region that is none of the past rows the op reads"),
+                    );
+                }
+            }
+        }
+    }
+
+    /// The run itself is well formed.
+    fn run(&mut self, place: Place, s: usize, r: usize, run: &Run) {
+        let who = format!("run {r} of sm {s}");
+        let slots = self.p.resources.ring_slots;
+        if run.window == 0 || run.window > slots {
+            self.fault(
+                place,
+                format!("{who} has a window of {}, but the ring has {slots} slots; the window must be 1 to that", run.window),
+            );
+        }
+        let id = run.source.buffer();
+        let Some(buffer) = self.p.buffer(id) else {
+            self.broken(
+                place,
+                format!("{who} reads {id}, but there are {} buffers", self.p.buffers.len()),
+            );
+            return;
+        };
+        match &run.source {
+            RunSource::Weight { lo, hi, tiles, blocks, .. } => {
+                if buffer.kind != BufferKind::Weight {
+                    self.broken(
+                        place,
+                        format!(
+                            "{who} streams weights from {id}, which is a {:?} buffer",
+                            buffer.kind
+                        ),
+                    );
+                    return;
+                }
+                let rows = buffer.shape.first().copied().unwrap_or(0);
+                if lo >= hi || *hi > rows || !lo.is_multiple_of(TILE_ROWS) {
+                    self.broken(
+                        place,
+                        format!("{who} streams rows {lo}..{hi} of {id} with {rows} rows; rows must be ordered, inside the buffer, and start at a multiple of {TILE_ROWS}"),
+                    );
+                }
+                let k_blocks = weight_blocks(buffer).unwrap_or(0);
+                if *tiles == 0 || *blocks == 0 || u64::from(*blocks) > k_blocks {
+                    self.broken(
+                        place,
+                        format!("{who} has chunks of {tiles} tiles of {blocks} blocks, but a tile of {id} has 1 to {k_blocks} blocks"),
+                    );
+                } else if *tiles > 1 && u64::from(*blocks) != k_blocks {
+                    self.fault(
+                        place,
+                        format!("{who} has chunks of {tiles} tiles with {blocks} of {k_blocks} blocks; several tiles to a chunk need all blocks of each"),
+                    );
+                }
+            }
+            RunSource::Kv { region, rows, gate, .. } => {
+                if buffer.kind != BufferKind::Kv {
+                    self.broken(
+                        place,
+                        format!(
+                            "{who} streams cache rows from {id}, which is a {:?} buffer",
+                            buffer.kind
+                        ),
+                    );
+                    return;
+                }
+                if !self.region(place, &who, buffer, region) {
+                    return;
+                }
+                if *rows == 0 {
+                    self.broken(place, format!("{who} has chunks of 0 rows"));
+                }
+                if *gate == 0 {
+                    self.fault(place, format!("{who} has gate 0; the newest boundary that can precede a chunk of step t ends step t - 1, so a gate is at least 1"));
+                }
+                let dim = buffer.shape.get(2).copied().unwrap_or(0);
+                let one_head = matches!(region.0.as_slice(), [heads, _, width]
+                    if heads.constant_len() == Some(1) && *width == Span::at(0, dim));
+                if !one_head {
+                    self.fault(
+                        place,
+                        format!("{who} must read one kv head over its whole width 0..{dim}"),
+                    );
+                }
+            }
+        }
+        match run.source.chunk_bytes(buffer) {
+            Some(bytes) if bytes <= self.p.resources.slot_bytes => {}
+            bytes => self.fault(
+                place,
+                format!(
+                    "{who} has chunks of {} bytes, but a ring slot holds {}",
+                    bytes.map_or_else(|| "too many".to_owned(), |b| b.to_string()),
+                    self.p.resources.slot_bytes
+                ),
+            ),
+        }
+    }
+}
