@@ -47,8 +47,8 @@ impl Bound {
 
     /// Is `self <= other` at every position of `bucket`?
     ///
-    /// Exact for every pair except `Clip` against `Split`, where `false` may be answered for a
-    /// relation that holds. Both ends are non-decreasing, and for each pair the difference is
+    /// Exact, except that `Clip` against `Split` and splits that round to the same numbers within the
+    /// bucket may be answered `false` for a relation that holds. Both ends are non-decreasing, and for each pair the difference is
     /// monotone, so one end of the bucket decides; splits of the same whole compare as fractions.
     pub fn le(self, other: Bound, bucket: Bucket) -> bool {
         use Bound::*;

@@ -69,7 +69,7 @@ fn errors_name_the_place() {
         (&SMALL.replace("hidden=64", "hidden=64, color=1"), "no parameter `color`"),
         (&SMALL.replace("slots 12", "slots 99999999999"), "99999999999 is too large here"),
         (&SMALL.replace("norm_qkv", "frobnicate"), "unknown op `frobnicate`"),
-        (&SMALL[..SMALL.len() - 4], "expected `}`"),
+        (&SMALL[..SMALL.len() - 2], "expected a name"),
     ];
     for (text, want) in cases {
         let got = text::parse(text).unwrap_err().to_string();

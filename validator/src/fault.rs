@@ -75,7 +75,7 @@ impl Place {
     /// The 1-based line of the text the place stands on, if the map knows it.
     pub fn line(self, map: &SourceMap) -> Option<u32> {
         match self {
-            Place::Program => Some(1),
+            Place::Program => Some(map.program),
             Place::Resources => Some(map.resources),
             Place::Buffer(i) => map.buffers.get(i).copied(),
             Place::Counter(i) => map.counters.get(i).copied(),

@@ -87,3 +87,22 @@ fn reject() {
     }
     assert!(bad.is_empty(), "\n{}", bad.join("\n"));
 }
+/// Every invariant has a file of its name on either side: `<letter>-<what>.sched`.
+#[test]
+fn every_invariant_has_fixtures() {
+    for letter in ["s", "b", "c", "d", "r", "e", "m", "o", "k"] {
+        let names = |folder: &str| -> Vec<String> {
+            files(folder)
+                .iter()
+                .filter_map(|p| p.file_stem()?.to_str().map(str::to_owned))
+                .filter(|n| n.starts_with(&format!("{letter}-")))
+                .collect()
+        };
+        let (accept, reject) = (names("accept"), names("reject"));
+        assert!(!accept.is_empty() && !reject.is_empty(), "{letter}: {accept:?} {reject:?}");
+        assert!(
+            accept.iter().any(|a| reject.contains(a)),
+            "{letter}: no accept and reject file of one name"
+        );
+    }
+}

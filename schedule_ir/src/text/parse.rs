@@ -25,6 +25,8 @@ pub struct ParseError {
 /// Where each object of a parsed program stands in its text: 1-based lines, by list index.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SourceMap {
+    /// The first line that is no comment.
+    pub program: u32,
     pub buffers: Vec<u32>,
     pub counters: Vec<u32>,
     pub sms: Vec<u32>,
@@ -186,6 +188,7 @@ impl<'a> Parser<'a> {
     }
 
     fn program(&mut self) -> Res<(Program, SourceMap)> {
+        let start = self.line()?;
         if !self.eat_word("amk")? {
             return self.expected("`amk-schedule 1` on the first line (is this a schedule file?)");
         }
@@ -220,7 +223,7 @@ impl<'a> Parser<'a> {
                 return self.fail(format!("meta key {key:?} is given twice"));
             }
         }
-        let mut map = SourceMap { resources: self.line()?, ..SourceMap::default() };
+        let mut map = SourceMap { program: start, resources: self.line()?, ..SourceMap::default() };
         let resources = self.resources()?;
         let mut buffers = Vec::new();
         while self.at_word("buffer")? {
