@@ -135,6 +135,13 @@ impl FromStr for Arch {
     }
 }
 
+impl serde::Serialize for Arch {
+    /// As its name.
+    fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_str(self)
+    }
+}
+
 /// The architecture chosen for a device, and a sentence when it is not the obvious one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ArchChoice {

@@ -1,7 +1,5 @@
 //! CUDA text to cubin: options, refusals, and the rules on spills and ignored `setmaxnreg`.
 
-use serde::{Deserialize, Serialize};
-
 use super::log::{CompileLog, Diagnostic, normalise};
 use super::nvrtc::{INVALID_OPTION, Nvrtc};
 use crate::target::{Arch, list_archs};
@@ -32,7 +30,7 @@ pub struct CompileRequest<'a> {
 }
 
 /// What a compile gave. Everything in it is a function of source, options and compiler.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Compiled {
     /// The ELF image for exactly one architecture.
     pub cubin: Vec<u8>,

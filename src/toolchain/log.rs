@@ -170,12 +170,13 @@ impl CompileLog {
     }
 }
 
-/// The log as amk keeps it: no terminating zero, no trailing space, and no compile times, so that
+/// The log as amk keeps it: no zero bytes, no trailing space, and no compile times, so that
 /// two runs give the same text.
 pub(super) fn normalise(raw: &[u8]) -> String {
-    let text = String::from_utf8_lossy(raw);
+    // Each pass of the compiler ends its part with a zero byte.
+    let text = String::from_utf8_lossy(raw).replace('\0', "");
     let mut out = String::with_capacity(text.len());
-    for line in text.trim_end_matches(['\0', ' ', '\n']).lines() {
+    for line in text.trim_end().lines() {
         if line.trim_start().starts_with("ptxas") && line.contains("Compile time = ") {
             continue;
         }
@@ -301,15 +302,16 @@ ptxas info    : Function properties for helper
 
     #[test]
     fn errors_carry_source_and_ptx_lines() {
-        let log = CompileLog::parse(
-            "mk.cu(2): error: identifier \"foo\" is undefined\n   o[0]=foo;\n        ^\n\
+        let text = normalise(
+            b"mk.cu(2): error: identifier \"foo\" is undefined\n   o[0]=foo;\n        ^\n\
              mk.cu(1): catastrophic error: could not open source file \"a.h\" (no directories in search list)\n\
              1 error detected in the compilation of \"mk.cu\".\n\
              ptxas application ptx input, line 23; error   : Unknown modifier '.foo'\n\
              ptxas fatal   : Ptx assembly aborted due to errors\n\
-             ptxas error   : Entry function 'k' uses too much shared data (0x40000 bytes, 0x38c00 max)\n\
+             \0ptxas error   : Entry function 'k' uses too much shared data (0x40000 bytes, 0x38c00 max)\n\
              nvrtc: error: unrecognized option --wibble found\n",
         );
+        let log = CompileLog::parse(&text);
         let errors: Vec<_> = log.errors().map(|d| (d.place.clone(), d.log_line)).collect();
         assert_eq!(
             errors,
