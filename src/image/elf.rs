@@ -182,7 +182,9 @@ fn architecture(elf: &Elf<'_>) -> (u32, Option<Variant>) {
     let flags = header.e_flags(LE).0;
     if header.e_ident().os_abi.0 == OSABI_NEW {
         let number = (flags >> 8) & 0xff;
-        return (number, variant_from_note(elf, number));
+        // CUDA 12 writes no tool note and marks the letter `a` by bit 3.
+        let marked = (flags & 0x8 != 0).then_some(Variant::Specific);
+        return (number, variant_from_note(elf, number).or(marked));
     }
     // CUDA 12 up to Hopper: the number in the low byte, bit 11 for the letter `a`.
     let variant = match flags & 0x800 {
