@@ -209,7 +209,9 @@ impl Tally {
                     actual: sum - f64::from(*logit),
                 });
             }
-            self.position((p, "teacher-forced", i), t.argmax[i], token, None, &values);
+            let generated = (i + 1).checked_sub(p.prompt_ids.len());
+            let margin = generated.and_then(|step| p.margin.get(step)).map(|m| f64::from(*m));
+            self.position((p, "teacher-forced", i), t.argmax[i], token, margin, &values);
         })?;
         problem.map_or(Ok(()), Err)
     }

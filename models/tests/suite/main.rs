@@ -1,0 +1,12 @@
+//! The crate's integration tests, one module per subject: goldens of the CPU reference (`goldens`), the rule for
+//! reduced precision (`reduced`), loading and its refusals (`loading`, `refusals`), text (`text`) and the hub (`hub`).
+//! `../fuzz.rs` is a program of its own, because it watches every allocation.
+
+#[path = "../common/mod.rs"]
+mod common;
+mod goldens;
+mod hub;
+mod loading;
+mod reduced;
+mod refusals;
+mod text;
