@@ -221,6 +221,19 @@ impl Faults {
         self.count(invariant) >= MAX_FAULTS
     }
 
+    pub fn is_empty(&self) -> bool {
+        self.list.is_empty()
+    }
+
+    /// Takes in the faults of another list.
+    pub fn append(&mut self, other: Faults) {
+        for (n, more) in self.count.iter_mut().zip(other.count) {
+            *n += more;
+        }
+        self.list.extend(other.list);
+        self.skipped.extend(other.skipped);
+    }
+
     pub fn report(mut self, program: &Program) -> Report {
         self.list.sort_by_key(|f| (f.invariant, f.place));
         let omitted = self.count.iter().map(|&n| n.saturating_sub(MAX_FAULTS) as u64).sum();

@@ -153,11 +153,19 @@ pub fn check(program: &Program, target: &Target) -> Report {
     bounds::check_local(&model, &mut faults);
     resources::check_local(&model, &mut faults);
     let run = deadlock::check(&model, &mut faults);
-    let order = order::Order::new(&model, &run);
-    packets::check(&model, &run, &order, &mut faults);
-    let racing = race::check(&model, &run, &order, &mut faults);
-    coverage::check(&model, &run, &racing, &mut faults);
-    epoch::check(&model, &run, &order, &mut faults);
+    let judge = |order: &order::Order, faults: &mut Faults| {
+        packets::check(&model, &run, order, faults);
+        let racing = race::check(&model, &run, order, faults);
+        coverage::check(&model, &run, &racing, faults);
+        epoch::check(&model, &run, order, faults);
+    };
+    let mut verdict = Faults::default();
+    order::happens_before(&model, &run, |order| {
+        verdict = Faults::default();
+        judge(order, &mut verdict);
+        verdict.is_empty()
+    });
+    faults.append(verdict);
     if !run.complete {
         for invariant in [Invariant::C, Invariant::R, Invariant::E] {
             faults.skip(invariant, "judged only on the instructions that run before the deadlock");

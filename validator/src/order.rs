@@ -1,19 +1,27 @@
 //! Happens-before within a step, as vector clocks: for each instruction, per SM the number of
 //! instructions of that SM's queue all of whose accesses happen before its own.
 //!
-//! Counter edges follow semantics 4. For a signal `s` the check bounds what its counter can reach
-//! without `s`: a signal cannot occur before the waits that its own SM has on the same counter, nor after
-//! `s` on the SM of `s`. Signals fall into levels by the largest such threshold, their *guard*; a level
-//! can occur once the levels before it, without `s` and what follows it, reach its guard. By induction over
-//! time the counter stays below the first guard not reached, so `s` precedes every wait for more.
+//! Counter edges follow semantics 4. For a signal `s` the check bounds what its counter can reach without
+//! `s`. A signal cannot occur before the waits on the same counter that must come before it, nor, without
+//! `s`, if it must come after `s`. Signals fall into levels by the largest threshold of such waits, their
+//! *guard*; a level can occur once the levels before it, without `s` and what follows it, reach its guard. By
+//! induction over time the counter stays below the first guard that is not reached, so `s` precedes every
+//! wait for more. What must come before is first taken from the queues alone; where that leaves faults, from
+//! the order just found, with packet words counted as well, since a reader runs after its writers
+//! even though nothing else is ordered by them.
 
 use std::collections::HashMap;
+
+use amk_schedule_ir::BufferSync;
 
 use crate::deadlock::Execution;
 use crate::model::{Model, NONE};
 
 /// Level steps of all bounds together; beyond, signals are taken to be able to occur.
 const MAX_STEPS: usize = 1 << 26;
+
+/// Rounds of refining the bounds; every round can only add order.
+const MAX_ROUNDS: usize = 16;
 
 /// Happens-before between the nodes of one execution.
 pub(crate) struct Order {
@@ -40,27 +48,30 @@ pub(crate) struct Signalled {
 /// Per counter, the signals of each SM in queue order.
 pub(crate) type Signals = Vec<Vec<(u32, Vec<Signalled>)>>;
 
-/// All signals with their bounds.
-pub(crate) fn signals(m: &Model) -> Signals {
+/// Per counter and SM, the largest threshold waited for up to a queue position, where it grows.
+type Waits = Vec<Vec<(u32, Vec<(u32, u64)>)>>;
+
+/// All signals with their bounds. `known` is an order in which instructions must run; without one
+/// only the order of each queue is used.
+pub(crate) fn signals(m: &Model, known: Option<&Order>) -> Signals {
     let mut out: Signals = vec![Vec::new(); m.program.counters.len()];
-    let mut guard = vec![0u64; m.program.counters.len()];
+    let mut waits: Waits = vec![Vec::new(); m.program.counters.len()];
     for (s, sm) in m.program.sms.iter().enumerate() {
-        let mut touched = Vec::new();
+        let s = s as u32;
         for (pos, id) in sm.queue.iter().enumerate() {
             let Some(x) = m.program.instruction(*id) else { continue };
             for w in &x.waits {
-                if let Some(g) = guard.get_mut(w.counter.index()) {
-                    *g = (*g).max(w.threshold);
-                    touched.push(w.counter.index());
+                let Some(list) = waits.get_mut(w.counter.index()) else { continue };
+                let list = of_sm(list, s);
+                if list.last().is_none_or(|l| l.1 < w.threshold) {
+                    list.push((pos as u32, w.threshold));
                 }
             }
             for sig in &x.signals {
                 let c = sig.counter.index();
-                let Some(list) = out.get_mut(c) else { continue };
-                if list.last().is_none_or(|(sm, _)| *sm != s as u32) {
-                    list.push((s as u32, Vec::new()));
-                }
-                let Some((_, list)) = list.last_mut() else { continue };
+                let (Some(list), Some(waits)) = (out.get_mut(c), waits.get(c)) else { continue };
+                let own = waits.last().filter(|l| l.0 == s).and_then(|l| l.1.last());
+                let list = of_sm(list, s);
                 match list.last_mut() {
                     Some(last) if last.node == id.0 => {
                         last.amount = last.amount.saturating_add(sig.amount);
@@ -69,61 +80,100 @@ pub(crate) fn signals(m: &Model) -> Signals {
                         node: id.0,
                         pos: pos as u32,
                         amount: sig.amount,
-                        guard: guard.get(c).copied().unwrap_or(0),
+                        guard: own.map_or(0, |w| w.1),
                         without: u64::MAX,
                     }),
                 }
             }
         }
-        for c in touched {
-            if let Some(g) = guard.get_mut(c) {
-                *g = 0;
-            }
-        }
     }
     let mut steps = 0;
-    for counter in &mut out {
-        bound(counter, &mut steps);
+    for (counter, waits) in out.iter_mut().zip(&waits) {
+        if let Some(known) = known {
+            for signal in counter.iter_mut().flat_map(|(_, l)| l.iter_mut()) {
+                for (sm, list) in waits {
+                    let seen = known.count(*sm, signal.node);
+                    let before = list.partition_point(|w| w.0 < seen);
+                    if let Some(w) = before.checked_sub(1).and_then(|i| list.get(i)) {
+                        signal.guard = signal.guard.max(w.1);
+                    }
+                }
+            }
+        }
+        bound(counter, known, &mut steps);
     }
     out
 }
 
+/// The list of the SM being visited.
+fn of_sm<T>(lists: &mut Vec<(u32, Vec<T>)>, sm: u32) -> &mut Vec<T> {
+    if lists.last().is_none_or(|l| l.0 != sm) {
+        lists.push((sm, Vec::new()));
+    }
+    let last = lists.len() - 1;
+    &mut lists[last].1
+}
+
 /// Fills in `without` for the signals of one counter.
-fn bound(counter: &mut [(u32, Vec<Signalled>)], steps: &mut usize) {
+fn bound(counter: &mut [(u32, Vec<Signalled>)], known: Option<&Order>, steps: &mut usize) {
     // Levels in ascending order of guard, with the sum of all signals up to each.
     let mut levels: Vec<(u64, u64)> =
         counter.iter().flat_map(|(_, l)| l.iter().map(|s| (s.guard, s.amount))).collect();
     levels.sort_unstable();
-    levels.dedup_by(|b, a| {
-        let same = a.0 == b.0;
+    levels.dedup_by(|later, first| {
+        let same = later.0 == first.0;
         if same {
-            a.1 = a.1.saturating_add(b.1);
+            first.1 = first.1.saturating_add(later.1);
         }
         same
     });
     for i in 1..levels.len() {
         levels[i].1 = levels[i].1.saturating_add(levels[i - 1].1);
     }
-    for (_, list) in counter {
-        let mut sums = vec![0u64];
-        for s in list.iter() {
-            sums.push(sums.last().copied().unwrap_or(0).saturating_add(s.amount));
-        }
-        let sum_to = |i: usize| sums.get(i).copied().unwrap_or(0);
-        for i in 0..list.len() {
-            let mut level = levels.partition_point(|l| l.0 < list[i].guard);
+    // Per SM, guards and running sums; guards do not decrease along a queue.
+    let lists: Vec<Vec<(u32, u64, u64)>> = counter
+        .iter()
+        .map(|(_, list)| {
+            let mut sum = 0u64;
+            let add = |s: &Signalled| {
+                sum = sum.saturating_add(s.amount);
+                (s.node, s.guard, sum)
+            };
+            list.iter().map(add).collect()
+        })
+        .collect();
+    let sum_to = |list: &[(u32, u64, u64)], end: usize| {
+        end.checked_sub(1).and_then(|i| list.get(i)).map_or(0, |x| x.2)
+    };
+    let last = levels.last().map_or(u64::MAX, |l| l.1);
+    for (own, (sm, list)) in counter.iter_mut().enumerate() {
+        for (i, s) in list.iter_mut().enumerate() {
+            // Where the signals that must follow `s` begin, in each list that has some. What follows the
+            // accesses of an instruction may still come before its signal, so the next one counts.
+            let mut tails: Vec<(usize, usize)> = vec![(own, i)];
+            if let Some(known) = known {
+                for (k, other) in lists.iter().enumerate().filter(|(k, _)| *k != own) {
+                    let from = other.partition_point(|x| known.count(*sm, x.0) <= s.pos + 1);
+                    if from < other.len() {
+                        tails.push((k, from));
+                    }
+                }
+            }
+            let mut level = levels.partition_point(|l| l.0 < s.guard);
             while let Some(&(guard, sum)) = levels.get(level) {
-                // Guards do not decrease along a queue: what follows `s` up to this level is a range.
-                let end = list.partition_point(|s| s.guard <= guard);
-                let without = sum.saturating_sub(sum_to(end).saturating_sub(sum_to(i)));
-                list[i].without = without;
+                let after = tails.iter().fold(0u64, |after, &(k, from)| {
+                    let list = lists.get(k).map_or(&[][..], |l| l);
+                    let end = list.partition_point(|x| x.1 <= guard);
+                    after.saturating_add(sum_to(list, end).saturating_sub(sum_to(list, from)))
+                });
+                s.without = sum.saturating_sub(after);
                 level += 1;
-                *steps += 1;
-                if levels.get(level).is_none_or(|l| without < l.0) {
+                *steps += tails.len();
+                if levels.get(level).is_none_or(|l| s.without < l.0) {
                     break;
                 }
                 if *steps > MAX_STEPS {
-                    list[i].without = levels.last().map_or(u64::MAX, |l| l.1);
+                    s.without = last;
                     break;
                 }
             }
@@ -138,12 +188,23 @@ pub(crate) fn last_before(list: &[Signalled], threshold: u64) -> Option<&Signall
 }
 
 impl Order {
-    /// Clocks of the nodes of an execution.
-    pub fn new(m: &Model, run: &Execution) -> Order {
-        let signals = signals(m);
+    /// Clocks of the nodes of an execution. With `packets`, words that a node waits for count as order
+    /// too: that is the order in which instructions must run, not happens-before.
+    pub fn new(m: &Model, run: &Execution, signals: &Signals, packets: bool) -> Order {
+        let mut writers: HashMap<u32, Vec<u32>> = HashMap::new();
+        if packets {
+            for node in 0..m.boundary() {
+                for acc in m.accesses(node).iter().filter(|a| a.write) {
+                    if m.sync(acc.class) == Some(BufferSync::Packet) {
+                        writers.entry(acc.class).or_default().push(node);
+                    }
+                }
+            }
+        }
+        let sources = writers.values().flatten().filter_map(|&n| m.sm.get(n as usize));
         let mut column = vec![NONE; m.program.sms.len()];
         let mut columns = 0;
-        for (sm, _) in signals.iter().flatten() {
+        for sm in signals.iter().flatten().map(|(sm, _)| sm).chain(sources) {
             if let Some(c) = column.get_mut(*sm as usize).filter(|c| **c == NONE) {
                 *c = columns;
                 columns += 1;
@@ -158,9 +219,10 @@ impl Order {
             sm: m.sm.clone(),
             pos: m.pos.clone(),
         };
-        // Clock of each SM's last instruction, and of each (counter, threshold) waited for.
+        // Clock of each SM's last instruction, of each (counter, threshold) and class waited for.
         let mut current = vec![0u32; m.program.sms.len()];
         let mut joined: HashMap<(u32, u64), u32> = HashMap::new();
+        let mut delivered: HashMap<u32, u32> = HashMap::new();
         for &node in &run.order {
             let Some(x) = m.program.instructions.get(node as usize) else { continue };
             let Some(&sm) = m.sm.get(node as usize) else { continue };
@@ -170,9 +232,27 @@ impl Order {
                 let wait = match joined.get(&key) {
                     Some(&c) => c,
                     None => {
-                        let list = signals.get(w.counter.index()).map_or(&[][..], |l| l);
-                        let c = o.join_signals(list, w.threshold);
+                        let lists = signals.get(w.counter.index()).map_or(&[][..], |l| l);
+                        let last = lists.iter().filter_map(|(_, l)| last_before(l, w.threshold));
+                        let c = o.join_all(last.map(|s| s.node));
                         joined.insert(key, c);
+                        c
+                    }
+                };
+                mine = o.join(mine, wait);
+            }
+            for acc in m.accesses(node) {
+                if !packets || acc.write || m.sync(acc.class) != Some(BufferSync::Packet) {
+                    continue;
+                }
+                let wait = match delivered.get(&acc.class) {
+                    Some(&c) => c,
+                    None => {
+                        let phase = m.class(acc.class).map(|c| c.phase);
+                        let same = |o: &&u32| m.class(**o).map(|c| c.phase) == phase;
+                        let from = m.overlaps(acc.class).iter().filter(same);
+                        let c = o.join_all(from.filter_map(|c| writers.get(c)).flatten().copied());
+                        delivered.insert(acc.class, c);
                         c
                     }
                 };
@@ -200,17 +280,19 @@ impl Order {
         (self.clocks.len() / self.columns) as u32 - 1
     }
 
-    fn join_signals(&mut self, counter: &[(u32, Vec<Signalled>)], threshold: u64) -> u32 {
+    /// The clock of what comes after all of these nodes.
+    fn join_all(&mut self, nodes: impl Iterator<Item = u32>) -> u32 {
         let mut row = vec![0u32; self.columns];
-        for (sm, list) in counter {
-            let Some(s) = last_before(list, threshold) else { continue };
-            let clock = self.clock.get(s.node as usize).copied().unwrap_or(0);
+        for node in nodes {
+            let clock = self.clock.get(node as usize).copied().unwrap_or(0);
             for (a, b) in row.iter_mut().zip(self.row(clock)) {
                 *a = (*a).max(*b);
             }
-            let column = self.column.get(*sm as usize).copied().unwrap_or(NONE);
+            let sm = self.sm.get(node as usize).copied().unwrap_or(NONE);
+            let column = self.column.get(sm as usize).copied().unwrap_or(NONE);
+            let pos = self.pos.get(node as usize).copied().unwrap_or(0);
             if let Some(a) = row.get_mut(column as usize) {
-                *a = (*a).max(s.pos + 1);
+                *a = (*a).max(pos + 1);
             }
         }
         self.push(row)
@@ -245,12 +327,50 @@ impl Order {
 
     /// Do the accesses of the instruction at `pos` of `sm` happen before those of `b`?
     pub fn reaches(&self, sm: u32, pos: u32, b: u32) -> bool {
-        let Some(&sb) = self.sm.get(b as usize) else { return true };
-        if sm == sb {
-            return self.pos.get(b as usize).is_some_and(|&pb| pos < pb);
+        b as usize >= self.sm.len() || self.count(sm, b) > pos
+    }
+
+    /// How many instructions of `sm` come before the instruction `b`.
+    pub fn count(&self, sm: u32, b: u32) -> u32 {
+        if self.sm.get(b as usize) == Some(&sm) {
+            return self.pos.get(b as usize).copied().unwrap_or(0);
         }
         let column = self.column.get(sm as usize).copied().unwrap_or(NONE);
         let clock = self.clock.get(b as usize).copied().unwrap_or(0);
-        self.row(clock).get(column as usize).is_some_and(|&n| n > pos)
+        self.row(clock).get(column as usize).copied().unwrap_or(0)
     }
+
+    /// Do the two say the same?
+    pub fn same(&self, other: &Order) -> bool {
+        self.column == other.column
+            && (0..self.clock.len()).all(|i| {
+                let row = |o: &Order| o.clock.get(i).copied().unwrap_or(0);
+                self.row(row(self)) == other.row(row(other))
+            })
+    }
+}
+
+/// Happens-before of an execution. The bounds of the counters are first taken from the queues alone; while
+/// `good` is not content, from what is known to run first, until nothing new comes of it.
+pub(crate) fn happens_before(
+    m: &Model,
+    run: &Execution,
+    mut good: impl FnMut(&Order) -> bool,
+) -> Order {
+    let mut bounds = signals(m, None);
+    let mut order = Order::new(m, run, &bounds, false);
+    let mut must: Option<Order> = None;
+    for round in 0.. {
+        if good(&order) || m.program.counters.is_empty() || round == MAX_ROUNDS {
+            break;
+        }
+        let next = Order::new(m, run, &bounds, true);
+        if must.as_ref().is_some_and(|old| old.same(&next)) {
+            break;
+        }
+        bounds = signals(m, Some(&next));
+        order = Order::new(m, run, &bounds, false);
+        must = Some(next);
+    }
+    order
 }
