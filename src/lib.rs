@@ -6,3 +6,4 @@ pub mod image;
 pub mod lowered;
 pub mod target;
 pub mod toolchain;
+pub mod vm;
