@@ -302,6 +302,11 @@ impl<'a> Machine<'a> {
         pieces.clear();
         for (access, write) in unit.plan.writes.iter().enumerate() {
             let list = self.elements(write, step, unit.by)?;
+            if !self.plan.buffers[write.buffer].tracked {
+                let by = self.record(sm, unit.by, step, None);
+                self.read_only(write, by, self.pos(step));
+                continue;
+            }
             if let (Some(nan), Some(id)) =
                 (outputs.get(access).and_then(Values::first_nan), unit.by)
             {
@@ -370,9 +375,6 @@ impl<'a> Machine<'a> {
         let packet = self.is_packet(write);
         let epoch = packet.then(|| self.epoch(step, write.phase));
         let by = self.record(sm, unit.by, step, epoch);
-        if !self.plan.buffers[write.buffer].tracked {
-            return self.read_only(write.buffer, piece.elements, by);
-        }
         if let Some(array) = &mut self.memory.arrays[write.buffer] {
             let values = self.consumers[sm].outputs.get(piece.access);
             let stored = values.is_some_and(|v| array.store(piece.elements, v, piece.from));

@@ -6,7 +6,7 @@ use super::Machine;
 use super::consumer::Stage;
 use crate::vm::fault::{Agent, Blocked, BlockedOn, Place, Site, VmFault};
 use crate::vm::memory::{Found, NO_INSTRUCTION, Packets, Record, Trouble};
-use crate::vm::plan::{Interval, indices};
+use crate::vm::plan::{AccessPlan, Interval, indices};
 
 impl Machine<'_> {
     /// Keeps a fault, and ends the run where going on would make no sense.
@@ -84,10 +84,13 @@ impl Machine<'_> {
     }
 
     /// A write to a read-only buffer.
-    pub(super) fn read_only(&mut self, buffer: usize, at: Interval, by: Record) {
+    pub(super) fn read_only(&mut self, write: &AccessPlan, by: Record, pos: u64) {
         let site = self.site(by, true);
-        if self.is_new(usize::MAX - 1, site.instruction, None, buffer) {
-            let place = self.place(buffer, at);
+        if self.is_new(usize::MAX - 1, site.instruction, None, write.buffer) {
+            let shape = &self.plan.program.buffers[write.buffer].shape;
+            let spans = write.region.0.iter().zip(shape);
+            let at = spans.fold(0, |at, (s, n)| at * n + s.lo.eval(pos).max(0) as u64);
+            let place = self.place(write.buffer, (at, at + 1));
             self.fail(VmFault::ReadOnly { site, place });
         }
     }
