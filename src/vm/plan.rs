@@ -274,7 +274,8 @@ impl Builder<'_> {
             let Some(buffer) = self.program.buffers.get(i) else {
                 return Err(named("names a buffer that does not exist"));
             };
-            let chunks = run.source.chunks(buffer).ok_or_else(|| named("is not a list of chunks"))?;
+            let chunks =
+                run.source.chunks(buffer).ok_or_else(|| named("is not a list of chunks"))?;
             let kv = match &run.source {
                 RunSource::Weight { .. } if buffer.kind != BufferKind::Weight => {
                     return Err(named("streams weights from a buffer of another kind"));
@@ -314,9 +315,7 @@ pub(crate) fn check_words(
     by: Option<InstrId>,
 ) -> Result<(), VmFault> {
     let w = plan.per_word;
-    let split = |&(lo, hi): &Interval| {
-        lo % w != 0 || hi % w != 0 && hi != plan.elements
-    };
+    let split = |&(lo, hi): &Interval| lo % w != 0 || hi % w != 0 && hi != plan.elements;
     if w > 1 && list.iter().any(split) {
         let what = format!("an access of packets `{}` does not cover whole words", buffer.name);
         return Err(VmFault::Malformed { what, instruction: by });
@@ -347,7 +346,9 @@ impl Plan {
         let mut thresholds = vec![Vec::new(); program.counters.len()];
         for (i, c) in program.counters.iter().enumerate() {
             if c.id.index() != i || c.init != 0 {
-                return Err(malformed(format!("counter {i} has another id, or does not start at 0")));
+                return Err(malformed(format!(
+                    "counter {i} has another id, or does not start at 0"
+                )));
             }
         }
         let mut instructions = Vec::with_capacity(program.instructions.len());
@@ -390,20 +391,25 @@ impl Plan {
                     return Err(named("is queued twice"));
                 }
                 if matches!(instr.op, Op::Boundary(_)) != (q + 1 == sm.queue.len()) {
-                    return Err(named("is a boundary before the end of its queue, or no boundary at it"));
+                    return Err(named(
+                        "is a boundary before the end of its queue, or no boundary at it",
+                    ));
                 }
                 if instr.run.is_some_and(|r| r.index() >= runs.len()) {
                     return Err(named("consumes a run its SM does not have"));
                 }
             }
             if sm.id.index() != s || sm.queue.is_empty() {
-                return Err(malformed(format!("sm {s} has another id, or no boundary in its queue")));
+                return Err(malformed(format!(
+                    "sm {s} has another id, or no boundary in its queue"
+                )));
             }
             let producer = runs.iter().any(|r| r.kv.is_some()).then(|| {
                 sm_of.push(s);
                 sm_of.len() - 1
             });
-            max_gate = runs.iter().filter_map(|r| r.kv.as_ref()).fold(max_gate, |m, k| m.max(k.gate));
+            max_gate =
+                runs.iter().filter_map(|r| r.kv.as_ref()).fold(max_gate, |m, k| m.max(k.gate));
             sms.push(SmPlan { queue: sm.queue.clone(), runs, chunks, producer });
         }
         if let Some(i) = queued.iter().position(|q| !q) {
@@ -419,7 +425,17 @@ impl Plan {
             b.cuts.dedup();
         }
         let agents = sm_of.len();
-        Ok(Plan { program, buffers, instructions, boundary, sms, agents, sm_of, max_gate, thresholds })
+        Ok(Plan {
+            program,
+            buffers,
+            instructions,
+            boundary,
+            sms,
+            agents,
+            sm_of,
+            max_gate,
+            thresholds,
+        })
     }
 
     /// Elements of an access at `pos`.

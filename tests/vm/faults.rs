@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use amk::vm::{BlockedOn, FaultKind, Options, Outcome, Policy, Vm, VmFault};
-use amk_schedule_ir::text;
+use amk_schedule_ir::{Program, text};
 
 const SEEDS: u64 = 12;
 
@@ -354,7 +354,9 @@ instr 2 boundary{}
     let faults = faulty(&source, 2, &[FaultKind::Unwritten]);
     let stale = faults.iter().filter(|f| f.kind() == FaultKind::Stale).count();
     assert_eq!(stale, Policy::ALL.len() * SEEDS as usize);
-    assert!(messages(&faults).contains("the write of instr 1 (the consumers of sm 0, step 0) left"));
+    assert!(
+        messages(&faults).contains("the write of instr 1 (the consumers of sm 0, step 0) left")
+    );
 }
 
 #[test]
@@ -470,30 +472,62 @@ fn what_makes_no_sense_is_refused_by_name() {
 
 #[test]
 fn a_run_is_its_seed_and_policy() {
-    for (source, steps) in [(program(PHASES, 2, 99), 5), (program(&RAW.replace("  wait 0>=2\n", ""), 1, 9), 3)] {
+    for (source, steps) in
+        [(program(PHASES, 2, 99), 5), (program(&RAW.replace("  wait 0>=2\n", ""), 1, 9), 3)]
+    {
         for options in settings() {
             assert_eq!(run(&source, options.clone(), steps), run(&source, options, steps));
         }
     }
 }
 
-#[test]
-fn the_schedules_of_the_tree_are_judged_like_the_validator_does() {
+/// The schedules of a folder of `tests/schedules` that can be read, by name.
+fn fixtures(folder: &str) -> Vec<(String, Arc<Program>)> {
     let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/schedules");
-    let mut accepted = 0;
-    for entry in std::fs::read_dir(root.join("accept")).unwrap() {
-        let path = entry.unwrap().path();
-        let Ok(source) = std::fs::read_to_string(&path) else { continue };
-        let Ok(program) = text::parse(&source) else { continue };
-        let first = program.bucket.first;
-        let fit = (program.bucket.last - first) / u64::from(program.tokens) + 1;
-        let steps = program.max_steps.min(4).min(fit);
-        let program = Arc::new(program);
-        for options in settings() {
-            let mut vm = Vm::new(program.clone(), None, options.clone()).unwrap();
-            vm.run(first, steps).unwrap_or_else(|f| panic!("{path:?} {options:?}: {}", f[0]));
-        }
-        accepted += 1;
+    let entries = std::fs::read_dir(root.join(folder)).unwrap().map(|e| e.unwrap().path());
+    let mut all: Vec<_> = entries
+        .filter_map(|path| {
+            let program = text::parse(&std::fs::read_to_string(&path).ok()?).ok()?;
+            Some((path.file_stem()?.to_string_lossy().into_owned(), Arc::new(program)))
+        })
+        .collect();
+    all.sort_by(|a, b| a.0.cmp(&b.0));
+    all
+}
+
+/// Faults of a run at the first positions of the bucket, and of one at the last.
+fn judge(program: &Arc<Program>, options: &Options) -> Vec<VmFault> {
+    let (first, last, tokens) = (program.bucket.first, program.bucket.last, program.tokens);
+    let fit = last.saturating_sub(first) / u64::from(tokens.max(1)) + 1;
+    let steps = program.max_steps.min(6).min(fit);
+    let mut faults = Vec::new();
+    for pos in [first, last - (steps - 1) * u64::from(tokens)] {
+        let vm = Vm::new(program.clone(), None, options.clone());
+        faults.extend(vm.map_err(|f| vec![f]).and_then(|mut vm| vm.run(pos, steps)).err());
     }
-    assert!(accepted > 0);
+    faults.concat()
+}
+
+#[test]
+fn accepted_schedules_run_clean() {
+    let all = fixtures("accept");
+    assert!(all.len() >= 40);
+    for (name, program) in all {
+        for options in settings() {
+            let faults = judge(&program, &options);
+            assert!(faults.is_empty(), "{name} {options:?}: {}", faults[0]);
+        }
+    }
+}
+
+#[test]
+fn rejected_schedules_show_their_fault() {
+    // What an execution can show: coverage, deadlock, races, and a cache too small.
+    let shown = |name: &str| ["c-", "d-", "r-", "k-capacity"].iter().any(|p| name.starts_with(p));
+    let all: Vec<_> = fixtures("reject").into_iter().filter(|(name, _)| shown(name)).collect();
+    assert!(all.len() >= 20);
+    for (name, program) in all {
+        let faulty = settings().filter(|o| !judge(&program, o).is_empty()).count();
+        assert!(faulty > 20, "{name} is faulty in {faulty} runs only");
+    }
 }

@@ -17,11 +17,18 @@ pub(super) enum Stage {
     /// Before counter wait `n`.
     Wait(usize),
     /// Waiting for the packets of read `access`, up to element `at` of interval `interval`.
-    Packet { access: usize, interval: usize, at: u64 },
+    Packet {
+        access: usize,
+        interval: usize,
+        at: u64,
+    },
     /// Before read `n`.
     Read(usize),
     /// Before chunk `next` of the run.
-    Chunk { next: u64, end: u64 },
+    Chunk {
+        next: u64,
+        end: u64,
+    },
     /// Everything is there.
     Compute,
     /// Before write piece `n`.
@@ -379,9 +386,9 @@ impl<'a> Machine<'a> {
             let values = self.consumers[sm].outputs.get(piece.access);
             let stored = values.is_some_and(|v| array.store(piece.elements, v, piece.from));
             if !stored {
-                let op = unit.by.map_or("boundary", |id| {
-                    self.plan.program.instructions[id.index()].op.name()
-                });
+                let op = unit
+                    .by
+                    .map_or("boundary", |id| self.plan.program.instructions[id.index()].op.name());
                 let what = format!("write {} has other values than its region takes", piece.access);
                 return self.fail(VmFault::Maths { op, instruction: unit.by, what });
             }

@@ -208,8 +208,7 @@ impl<'a> Machine<'a> {
     /// Records an access to a list of intervals, and whatever is wrong with it.
     fn touch(&mut self, buffer: usize, list: &[Interval], by: Record, write: bool) {
         let mut found = Vec::new();
-        let actor =
-            Actor { by, clock: self.clocks.of(by.agent as usize), launch: self.earlier };
+        let actor = Actor { by, clock: self.clocks.of(by.agent as usize), launch: self.earlier };
         let shadow = &mut self.memory.shadows[buffer];
         for &interval in list {
             match write {

@@ -346,10 +346,7 @@ mod tests {
         s.read((20, 40), &actor(1, &one), &SMS, &mut found);
         assert_eq!(
             trouble(&mut found),
-            [
-                (Trouble::RaceWithWrite, 20, 30),
-                (Trouble::Unwritten, 30, 40)
-            ]
+            [(Trouble::RaceWithWrite, 20, 30), (Trouble::Unwritten, 30, 40)]
         );
         s.write((25, 35), &actor(2, &[1, 0, 1]), &SMS, &mut found);
         assert_eq!(trouble(&mut found), [(Trouble::RaceWithRead, 25, 35)]);

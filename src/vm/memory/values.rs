@@ -60,7 +60,9 @@ impl Array {
         let range = from..from + (hi - lo);
         match (self, values) {
             (Array::Real { round, data }, Values::Real(v)) => {
-                let (Some(to), Some(v)) = (data.get_mut(lo..hi), v.get(range)) else { return false };
+                let (Some(to), Some(v)) = (data.get_mut(lo..hi), v.get(range)) else {
+                    return false;
+                };
                 to.iter_mut().zip(v).for_each(|(a, b)| *a = round(*b));
                 true
             }

@@ -1,9 +1,7 @@
 //! Is every instruction what its op computes? Asked before numbers are computed, since the maths
 //! takes its operands by place.
 
-use amk_schedule_ir::{
-    Access, Instruction, Op, OpContext, Operand, Program, RunSource, WeightUse,
-};
+use amk_schedule_ir::{Access, Instruction, Op, OpContext, Operand, Program, RunSource, WeightUse};
 
 use crate::vm::fault::VmFault;
 
@@ -13,11 +11,8 @@ pub(crate) fn check(program: &Program) -> Result<(), VmFault> {
     for sm in &program.sms {
         for id in &sm.queue {
             let Some(instr) = program.instruction(*id) else { continue };
-            let wrong = |what: String| VmFault::Maths {
-                op: instr.op.name(),
-                instruction: Some(*id),
-                what,
-            };
+            let wrong =
+                |what: String| VmFault::Maths { op: instr.op.name(), instruction: Some(*id), what };
             if matches!(instr.op, Op::Opaque(_)) {
                 return Err(wrong("its maths is not known; run the program without data".into()));
             }
@@ -51,10 +46,16 @@ fn operands(
             && operand.dtypes.contains(&buffer.dtype)
             && operand.kinds.contains(&buffer.kind);
         if !fits {
-            return Err(format!("`{}` has the wrong kind, type or shape for {what} `{role}`", buffer.name));
+            return Err(format!(
+                "`{}` has the wrong kind, type or shape for {what} `{role}`",
+                buffer.name
+            ));
         }
         if access.region != operand.region {
-            return Err(format!("{what} `{role}` is another part of `{}` than the op takes", buffer.name));
+            return Err(format!(
+                "{what} `{role}` is another part of `{}` than the op takes",
+                buffer.name
+            ));
         }
     }
     Ok(())
