@@ -27,3 +27,9 @@ pub trait Data {
     /// The buffer or the rows are unknown.
     fn rows(&self, buffer: BufferId, rows: Range<u64>) -> Result<Cow<'_, [f32]>, DataError>;
 }
+
+impl<T: Data + ?Sized> Data for std::sync::Arc<T> {
+    fn rows(&self, buffer: BufferId, rows: Range<u64>) -> Result<Cow<'_, [f32]>, DataError> {
+        (**self).rows(buffer, rows)
+    }
+}

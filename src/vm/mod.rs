@@ -19,26 +19,31 @@
 //! policies. There are no false alarms: what is reported is unordered by definition.
 //!
 //! `plan.rs` prepares a program, `agents/` runs a launch, `ring.rs` is the chunk ring, `op/` the maths,
-//! `fault.rs` what may be found, `model.rs` decodes with a checkpoint.
+//! `fault.rs` what may be found, `recipe.rs` fills read-only buffers from a checkpoint, `model.rs`
+//! decodes with it.
 
 mod agents;
 mod clock;
 mod data;
 mod fault;
 mod memory;
+mod model;
 pub mod op;
 mod plan;
+mod recipe;
 mod ring;
 mod rng;
 mod schedule;
 
 use std::sync::Arc;
 
-use amk_schedule_ir::{BufferId, BufferKind, Program};
+use amk_schedule_ir::{Buffer, BufferId, BufferKind, Program};
 
 pub use data::{Data, DataError};
 pub use fault::{Agent, Blocked, BlockedOn, FaultKind, Place, Site, VmFault};
 pub use memory::Values;
+pub use model::{Generated, VmError, VmModel};
+pub use recipe::RecipeData;
 pub use schedule::Policy;
 
 use agents::{Launch, Machine};
@@ -188,6 +193,43 @@ impl Vm {
     /// Values of the flattened elements `[lo, hi)` of a buffer; `None` without values.
     pub fn get(&self, buffer: BufferId, lo: u64, hi: u64) -> Option<Values> {
         self.memory.arrays.get(buffer.index())?.as_ref().map(|a| a.gather(&[(lo, hi)]))
+    }
+
+    /// Forgets values and records, as a fresh allocation would; epochs go on.
+    ///
+    /// # Errors
+    /// As [`Vm::new`], which has succeeded before.
+    pub fn reset(&mut self) -> Result<(), VmFault> {
+        self.memory = Memory::new(&self.plan, self.data.is_some())?;
+        Ok(())
+    }
+
+    /// Copies the cache rows of the first `rows` positions, and the tokens, of another program's
+    /// memory. `Err` names a buffer the other lacks, or has in another shape.
+    pub(crate) fn take_over(&mut self, other: &Vm, rows: u64) -> Result<(), String> {
+        let theirs = &other.plan.program.buffers;
+        for (i, buffer) in self.plan.program.buffers.clone().iter().enumerate() {
+            let cache = buffer.kind == BufferKind::Kv;
+            if !cache && buffer.kind != BufferKind::Tokens {
+                continue;
+            }
+            let lost = || buffer.name.clone();
+            let same = |b: &&Buffer| b.name == buffer.name && b.dtype == buffer.dtype;
+            let from = theirs.iter().find(same).ok_or_else(lost)?;
+            let (heads, capacity, width) = match (cache, buffer.shape.as_slice()) {
+                (true, [h, c, w]) if from.shape == buffer.shape => (*h, *c, *w),
+                (false, [n]) if from.shape.len() == 1 => (1, (*n).min(from.shape[0]), 1),
+                _ => return Err(lost()),
+            };
+            let n = if cache { rows } else { other.memory.prompt }.min(capacity);
+            for h in 0..heads {
+                let at = h * capacity * width;
+                let values = other.get(from.id, at, at + n * width).ok_or_else(lost)?;
+                self.put(BufferId(i as u32), at, &values).map_err(|_| lost())?;
+            }
+        }
+        self.memory.prompt = other.memory.prompt;
+        Ok(())
     }
 
     /// Runs one launch of at most `steps` steps from position `pos0` on. Memory goes on from the

@@ -1,0 +1,183 @@
+//! Contents of a lowered model's read-only buffers, made from a checkpoint by their recipes.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use amk_models::{Checkpoint, WeightTensor};
+use amk_schedule_ir::BufferId;
+
+use super::data::{Data, DataError};
+use crate::lowered::{Lowered, Recipe};
+
+/// Matrices of all buffers together up to this many elements are widened once and kept.
+const KEPT_ELEMENTS: u64 = 1 << 24;
+
+enum Contents {
+    /// All elements, `width` a row.
+    Kept { values: Vec<f32>, width: usize },
+    /// Tensors one below the other, each with its first row.
+    Concat(Vec<(u64, WeightTensor)>),
+    /// Two tensors, row by row.
+    Interleave(WeightTensor, WeightTensor),
+}
+
+/// Read-only buffers of one lowered model.
+pub struct RecipeData {
+    buffers: Vec<Option<Contents>>,
+}
+
+fn tensor_error(what: String) -> DataError {
+    DataError::Tensor(what)
+}
+
+impl RecipeData {
+    /// Finds the tensors of every recipe.
+    ///
+    /// # Errors
+    /// The checkpoint lacks a tensor, or the tensors do not have the buffer's shape.
+    pub fn new(lowered: &Lowered, checkpoint: &Checkpoint) -> Result<RecipeData, DataError> {
+        let tensors: BTreeMap<&str, &WeightTensor> =
+            checkpoint.weights().iter().map(|t| (t.name(), t)).collect();
+        let find = |name: &String| {
+            tensors.get(name.as_str()).copied().cloned().ok_or_else(|| {
+                tensor_error(format!(
+                    "the checkpoint has no tensor {name}, which the schedule needs"
+                ))
+            })
+        };
+        let buffers = &lowered.program.buffers;
+        let total = buffers.iter().zip(&lowered.recipes).filter(|(_, r)| r.is_some());
+        let total: u64 = total.map(|(b, _)| b.shape.iter().product::<u64>()).sum();
+        let mut contents = Vec::with_capacity(buffers.len());
+        for (buffer, recipe) in buffers.iter().zip(&lowered.recipes) {
+            let elements: u64 = buffer.shape.iter().product();
+            let width = match buffer.shape.as_slice() {
+                [n] => *n,
+                [_, rest @ ..] => rest.iter().product(),
+                [] => 1,
+            };
+            let misfit = |found: u64| {
+                let name = &buffer.name;
+                tensor_error(format!("`{name}` has {elements} elements, its tensors {found}"))
+            };
+            let made = match recipe {
+                None => None,
+                Some(Recipe::Rope) => Some(rope(checkpoint, elements, width)),
+                Some(Recipe::Concat(names)) => {
+                    let parts: Vec<_> = names.iter().map(find).collect::<Result<_, _>>()?;
+                    let found = parts.iter().map(count).sum();
+                    if found != elements {
+                        return Err(misfit(found));
+                    }
+                    let mut row = 0;
+                    Some(if buffer.shape.len() == 1 {
+                        let values = parts.iter().flat_map(WeightTensor::to_f32).collect();
+                        Contents::Kept { values, width: width as usize }
+                    } else {
+                        Contents::Concat(
+                            parts
+                                .into_iter()
+                                .map(|t| {
+                                    let first = row;
+                                    row += count(&t) / width;
+                                    (first, t)
+                                })
+                                .collect(),
+                        )
+                    })
+                }
+                Some(Recipe::Interleave(even, odd)) => {
+                    let (even, odd) = (find(even)?, find(odd)?);
+                    if 2 * count(&even) != elements || 2 * count(&odd) != elements {
+                        return Err(misfit(count(&even) + count(&odd)));
+                    }
+                    Some(Contents::Interleave(even, odd))
+                }
+            };
+            contents.push(made);
+        }
+        let mut data = RecipeData { buffers: contents };
+        if total <= KEPT_ELEMENTS {
+            data.keep(lowered)?;
+        }
+        Ok(data)
+    }
+
+    /// Widens every matrix once.
+    fn keep(&mut self, lowered: &Lowered) -> Result<(), DataError> {
+        for (i, buffer) in lowered.program.buffers.iter().enumerate() {
+            if let Some(Contents::Concat(_) | Contents::Interleave(..)) = &self.buffers[i] {
+                let rows = buffer.shape.first().copied().unwrap_or(0);
+                let values = self.rows(BufferId(i as u32), 0..rows)?.into_owned();
+                let width = values.len() / rows.max(1) as usize;
+                self.buffers[i] = Some(Contents::Kept { values, width });
+            }
+        }
+        Ok(())
+    }
+}
+
+fn count(tensor: &WeightTensor) -> u64 {
+    tensor.shape().iter().map(|&n| n as u64).product()
+}
+
+/// The table of [`Recipe::Rope`]: per position the cosines, then the sines.
+fn rope(checkpoint: &Checkpoint, elements: u64, width: u64) -> Contents {
+    let frequencies = checkpoint.config().rope.inv_freq(width as usize);
+    let positions = elements / width.max(1);
+    let values = (0..positions as usize)
+        .flat_map(|pos| {
+            let (cos, sin) = amk_models::Rope::cos_sin(&frequencies, pos);
+            cos.into_iter().chain(sin)
+        })
+        .collect();
+    Contents::Kept { values, width: width as usize }
+}
+
+impl Data for RecipeData {
+    fn rows(&self, buffer: BufferId, rows: Range<u64>) -> Result<Cow<'_, [f32]>, DataError> {
+        let contents = self.buffers.get(buffer.index()).and_then(|c| c.as_ref());
+        let missing = || DataError::NoRows { buffer, lo: rows.start, hi: rows.end };
+        match contents.ok_or(DataError::NoContents(buffer))? {
+            Contents::Kept { values, width } => {
+                let range = rows.start as usize * width..rows.end as usize * width;
+                values.get(range).map(Cow::Borrowed).ok_or_else(missing)
+            }
+            Contents::Concat(parts) => {
+                let mut out = Vec::new();
+                for (i, (first, tensor)) in parts.iter().enumerate() {
+                    let end = parts.get(i + 1).map_or(first + tensor.rows() as u64, |p| p.0);
+                    let (lo, hi) = (rows.start.max(*first), rows.end.min(end));
+                    if lo < hi {
+                        let part = tensor.rows_f32((lo - first) as usize..(hi - first) as usize);
+                        if part.is_empty() {
+                            return Err(missing());
+                        }
+                        if lo == rows.start && hi == rows.end {
+                            return Ok(Cow::Owned(part));
+                        }
+                        out.extend(part);
+                    }
+                }
+                match out.is_empty() {
+                    true => Err(missing()),
+                    false => Ok(Cow::Owned(out)),
+                }
+            }
+            Contents::Interleave(even, odd) => {
+                let mut out = Vec::new();
+                for row in rows.clone() {
+                    let tensor = if row % 2 == 0 { even } else { odd };
+                    let at = (row / 2) as usize;
+                    let part = tensor.rows_f32(at..at + 1);
+                    if part.is_empty() {
+                        return Err(missing());
+                    }
+                    out.extend(part);
+                }
+                Ok(Cow::Owned(out))
+            }
+        }
+    }
+}
