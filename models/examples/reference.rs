@@ -1,4 +1,4 @@
-//! Compares the CPU reference with a golden and measures its speed.
+//! Compares the CPU reference with a golden and measures its speed; with 0 PROMPTS the speed alone.
 //!
 //! `cargo run --release -p amk-models --example reference -- FOLDER GOLDEN [PROMPTS]`
 
@@ -26,6 +26,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
     println!("decode: {:.1} tokens/s", tokens as f64 / start.elapsed().as_secs_f64());
 
+    if rest.first().is_some_and(|n| n == "0") {
+        return Ok(());
+    }
     let golden = Golden::read(Path::new(golden))?;
     let start = Instant::now();
     golden.check_files(checkpoint.files())?;

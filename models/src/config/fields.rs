@@ -185,7 +185,7 @@ impl Reader<'_> {
                 None => {
                     return Err(ConfigError::UnknownField {
                         file: self.file.to_string(),
-                        architecture: self.family.architecture.to_string(),
+                        architecture: self.family.architecture,
                         field: name.clone(),
                         value: short(value),
                     });
@@ -236,7 +236,7 @@ impl Reader<'_> {
     pub fn unsupported_text(&self, field: &str, value: &str, supported: &str) -> ConfigError {
         ConfigError::UnsupportedField {
             file: self.file.to_string(),
-            architecture: self.family.architecture.to_string(),
+            architecture: self.family.architecture,
             field: field.to_string(),
             value: value.to_string(),
             supported: supported.to_string(),
@@ -247,7 +247,7 @@ impl Reader<'_> {
     pub fn optional_size(&self, field: &str) -> Result<Option<usize>, ConfigError> {
         let Some(value) = self.get(field) else { return Ok(None) };
         match value.as_u64() {
-            Some(n) if n >= 1 && n <= limits::MAX_DIMENSION => Ok(Some(n as usize)),
+            Some(n) if (1..=limits::MAX_DIMENSION).contains(&n) => Ok(Some(n as usize)),
             _ => {
                 Err(self.bad(field, &format!("a whole number from 1 to {}", limits::MAX_DIMENSION)))
             }

@@ -72,7 +72,7 @@ pub enum ConfigError {
         /// File name.
         file: String,
         /// Architecture.
-        architecture: String,
+        architecture: &'static str,
         /// Field name.
         field: String,
         /// The value, as JSON, shortened.
@@ -88,7 +88,7 @@ pub enum ConfigError {
         /// File name.
         file: String,
         /// Architecture.
-        architecture: String,
+        architecture: &'static str,
         /// Field name.
         field: String,
         /// The value, as JSON, shortened.

@@ -141,7 +141,12 @@ pub struct Hub {
 impl Hub {
     /// Settings from the environment.
     pub fn from_env() -> Result<Self, HubError> {
-        let var = |name: &str| std::env::var(name).ok().filter(|v| !v.is_empty());
+        Self::from_vars(|name| std::env::var(name).ok())
+    }
+
+    /// Settings from variables; an empty one counts as unset.
+    fn from_vars(get: impl Fn(&str) -> Option<String>) -> Result<Self, HubError> {
+        let var = |name: &str| get(name).filter(|v| !v.is_empty());
         let cache = match (var("HF_HUB_CACHE"), var("HF_HOME"), var("HOME")) {
             (Some(cache), _, _) => PathBuf::from(cache),
             (None, Some(home), _) => PathBuf::from(home).join("hub"),
@@ -371,6 +376,27 @@ mod tests {
         ] {
             assert!(matches!(Spec::parse(Some(bad)), Err(HubError::NotFound(_))), "{bad}");
         }
+    }
+
+    #[test]
+    fn settings_come_from_the_variables_huggingface_uses() {
+        let from = |vars: &[(&str, &str)]| {
+            let find = |name: &str| vars.iter().find(|(n, _)| *n == name);
+            Hub::from_vars(|name| find(name).map(|(_, v)| v.to_string()))
+        };
+        let hub = from(&[("HOME", "/h")]).unwrap();
+        assert_eq!(hub.cache, Path::new("/h/.cache/huggingface/hub"));
+        assert!(hub.endpoint.is_none() && hub.token.is_none() && !hub.offline);
+        let home = tempfile::tempdir().unwrap();
+        std::fs::write(home.path().join("token"), "from-file\n").unwrap();
+        let path = home.path().to_str().unwrap();
+        let vars = [("HF_HOME", path), ("HF_HUB_OFFLINE", "1"), ("HF_ENDPOINT", "http://x/")];
+        let hub = from(&vars).unwrap();
+        assert_eq!((hub.cache, hub.endpoint), (home.path().join("hub"), Some("http://x".into())));
+        assert!(hub.offline && hub.token.as_deref() == Some("from-file"));
+        let hub = from(&[("HF_HOME", path), ("HF_TOKEN", "t"), ("HF_HUB_CACHE", "/c")]).unwrap();
+        assert_eq!((hub.cache, hub.token), ("/c".into(), Some("t".into())));
+        assert!(matches!(from(&[("HF_HOME", "")]), Err(HubError::NoCache)));
     }
 
     #[test]

@@ -94,7 +94,7 @@ pub enum WeightsError {
         /// The file that holds it.
         file: String,
         /// Architecture.
-        architecture: String,
+        architecture: &'static str,
     },
     /// A tensor of another shape than the config says.
     #[error("the tensor {tensor} has shape {found:?}, but config.json gives it {expected:?}")]
@@ -209,7 +209,7 @@ impl Weights {
                         tensor: name.clone(),
                         shape: tensor.shape().to_vec(),
                         file: tensor.file().to_string(),
-                        architecture: config.family.architecture.to_string(),
+                        architecture: config.family.architecture,
                     });
                 }
                 found.remove(&name);
