@@ -9,50 +9,51 @@
 
 use amk_schedule_ir::text::{print_access, print_bound};
 use amk_schedule_ir::{
-    Access, Bound, Buffer, BufferKind, BufferSync, Footprint, Program, Region, RunSource,
+    Access, Bound, Buffer, BufferKind, BufferSync, Footprint, Instruction, Program, Region,
+    RunSource,
 };
 
 use crate::fault::{Fault, Faults, Invariant, Place, Witness};
 use crate::model::{Model, NONE};
 
-/// Judges everything but the ownership of `local` elements; works on any program.
-pub(crate) fn check(p: &Program, footprints: &[Option<Footprint>], faults: &mut Faults) {
-    for (i, x) in p.instructions.iter().enumerate() {
-        let place = Place::Instruction(i);
-        let f = footprints.get(i).and_then(Option::as_ref);
-        for (write, list) in [(false, &x.reads), (true, &x.writes)] {
-            let wanted = f.map(|f| if write { &f.writes } else { &f.reads });
-            for (k, a) in list.iter().enumerate() {
-                let who = || {
-                    let verb = if write { "writes" } else { "reads" };
-                    format!("instr {i} ({}) {verb} {}", x.op.name(), print_access(a))
-                };
-                access(p, place, &who, a, write, faults);
-                if let Some(o) = wanted.and_then(|w| w.get(k))
-                    && a.region != o.region
-                {
-                    let right = Access { region: o.region.clone(), ..a.clone() };
-                    faults.push(
-                        Fault::new(
-                            Invariant::B,
-                            place,
-                            format!(
-                                "{}, but its operand `{}` touches {}; declare what the op touches",
-                                who(),
-                                o.role,
-                                print_access(&right)
-                            ),
-                        )
+/// Judges one instruction against its footprint, if it has one.
+pub(crate) fn instruction(
+    p: &Program,
+    i: usize,
+    x: &Instruction,
+    footprint: Option<&Footprint>,
+    faults: &mut Faults,
+) {
+    let place = Place::Instruction(i);
+    for (write, list) in [(false, &x.reads), (true, &x.writes)] {
+        let wanted = footprint.map(|f| if write { &f.writes } else { &f.reads });
+        for (k, a) in list.iter().enumerate() {
+            let who = || {
+                let verb = if write { "writes" } else { "reads" };
+                format!("instr {i} ({}) {verb} {}", x.op.name(), print_access(a))
+            };
+            access(p, place, &who, a, write, faults);
+            if let Some(o) = wanted.and_then(|w| w.get(k))
+                && a.region != o.region
+            {
+                let right = print_access(&Access { region: o.region.clone(), ..a.clone() });
+                let message = format!(
+                    "{}, but its operand `{}` touches {right}; declare what the op touches",
+                    who(),
+                    o.role
+                );
+                faults.push(
+                    Fault::new(Invariant::B, place, message)
                         .access(a)
-                        .witness(Witness::Range {
-                            buffer: a.buffer.to_string(),
-                            elements: print_access(&right),
-                        }),
-                    );
-                }
+                        .witness(Witness::Range { buffer: a.buffer.to_string(), elements: right }),
+                );
             }
         }
     }
+}
+
+/// Judges the boundary and the streams; works on any program.
+pub(crate) fn check(p: &Program, faults: &mut Faults) {
     for (write, list) in [(false, &p.boundary.reads), (true, &p.boundary.writes)] {
         for a in list {
             let who = || format!("the boundary accesses {}", print_access(a));

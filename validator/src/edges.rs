@@ -64,9 +64,13 @@ pub(crate) fn check(p: &Program, faults: &mut Faults) {
             ));
         }
     }
-    let phase = |place: Place, who: &str, a: &Access, faults: &mut Faults| {
+    let phase = |place: Place, a: &Access, faults: &mut Faults| {
         let plain = p.buffer(a.buffer).is_some_and(|b| b.sync != BufferSync::Packet);
         if plain && a.phase != 0 {
+            let who = match place {
+                Place::Instruction(i) => format!("instr {i}"),
+                _ => "the boundary".to_owned(),
+            };
             faults.push(
                 Fault::new(
                     Invariant::M,
@@ -79,10 +83,10 @@ pub(crate) fn check(p: &Program, faults: &mut Faults) {
     };
     for (i, x) in p.instructions.iter().enumerate() {
         for a in x.reads.iter().chain(&x.writes) {
-            phase(Place::Instruction(i), &format!("instr {i}"), a, faults);
+            phase(Place::Instruction(i), a, faults);
         }
     }
     for a in p.boundary.reads.iter().chain(&p.boundary.writes) {
-        phase(Place::Boundary, "the boundary", a, faults);
+        phase(Place::Boundary, a, faults);
     }
 }

@@ -127,10 +127,14 @@ pub fn validate(program: Program, target: &Target) -> Result<Validated<Program>,
 /// Judges a program and reports, without making a [`Validated`].
 pub fn check(program: &Program, target: &Target) -> Report {
     let mut faults = Faults::default();
-    let structure = structure::check(program, &mut faults);
-    bounds::check(program, &structure.footprints, &mut faults);
+    let areas = resources::Areas::new(program);
+    let structure = structure::check(program, &mut faults, |i, x, footprint, faults| {
+        bounds::instruction(program, i, x, footprint, faults);
+        resources::instruction(program, &areas, i, x, footprint, faults);
+    });
+    bounds::check(program, &mut faults);
     edges::check(program, &mut faults);
-    resources::check(program, &structure.footprints, target, &mut faults);
+    resources::check(program, &areas, target, &mut faults);
     kv::check(program, &mut faults);
     let order_dependent = [Invariant::C, Invariant::D, Invariant::R, Invariant::E];
     if !structure.sound || program.sms.len() > MAX_SMS {
@@ -151,7 +155,7 @@ pub fn check(program: &Program, target: &Target) -> Report {
     }
     let model = model::Model::new(program);
     bounds::check_local(&model, &mut faults);
-    resources::check_local(&model, &mut faults);
+    resources::check_local(&model, &areas, &mut faults);
     let run = deadlock::check(&model, &mut faults);
     let judge = |order: &order::Order, faults: &mut Faults| {
         packets::check(&model, &run, order, faults);

@@ -90,12 +90,19 @@ pub(crate) fn signals(m: &Model, known: Option<&Order>) -> Signals {
     let mut steps = 0;
     for (counter, waits) in out.iter_mut().zip(&waits) {
         if let Some(known) = known {
-            for signal in counter.iter_mut().flat_map(|(_, l)| l.iter_mut()) {
-                for (sm, list) in waits {
-                    let seen = known.count(*sm, signal.node);
-                    let before = list.partition_point(|w| w.0 < seen);
-                    if let Some(w) = before.checked_sub(1).and_then(|i| list.get(i)) {
-                        signal.guard = signal.guard.max(w.1);
+            for (_, list) in counter.iter_mut() {
+                // What is seen of each SM grows along a queue.
+                let mut seen = vec![0usize; waits.len()];
+                for signal in list {
+                    for ((sm, list), at) in waits.iter().zip(&mut seen) {
+                        let count = known.count(*sm, signal.node);
+                        while let Some(w) = list.get(*at).filter(|w| w.0 < count) {
+                            signal.guard = signal.guard.max(w.1);
+                            *at += 1;
+                        }
+                        if let Some(w) = at.checked_sub(1).and_then(|i| list.get(i)) {
+                            signal.guard = signal.guard.max(w.1);
+                        }
                     }
                 }
             }
@@ -147,15 +154,20 @@ fn bound(counter: &mut [(u32, Vec<Signalled>)], known: Option<&Order>, steps: &m
     };
     let last = levels.last().map_or(u64::MAX, |l| l.1);
     for (own, (sm, list)) in counter.iter_mut().enumerate() {
+        // Where the signals that must follow `s` begin in each list; that moves on along a queue. What
+        // follows the accesses of an instruction may still come before its signal, so the next one counts.
+        let mut from = vec![0usize; lists.len()];
+        let mut tails: Vec<(usize, usize)> = Vec::new();
         for (i, s) in list.iter_mut().enumerate() {
-            // Where the signals that must follow `s` begin, in each list that has some. What follows the
-            // accesses of an instruction may still come before its signal, so the next one counts.
-            let mut tails: Vec<(usize, usize)> = vec![(own, i)];
+            tails.clear();
+            tails.push((own, i));
             if let Some(known) = known {
-                for (k, other) in lists.iter().enumerate().filter(|(k, _)| *k != own) {
-                    let from = other.partition_point(|x| known.count(*sm, x.0) <= s.pos + 1);
-                    if from < other.len() {
-                        tails.push((k, from));
+                for (k, (other, from)) in lists.iter().zip(&mut from).enumerate() {
+                    while other.get(*from).is_some_and(|x| known.count(*sm, x.0) <= s.pos + 1) {
+                        *from += 1;
+                    }
+                    if k != own && *from < other.len() {
+                        tails.push((k, *from));
                     }
                 }
             }
@@ -163,6 +175,9 @@ fn bound(counter: &mut [(u32, Vec<Signalled>)], known: Option<&Order>, steps: &m
             while let Some(&(guard, sum)) = levels.get(level) {
                 let after = tails.iter().fold(0u64, |after, &(k, from)| {
                     let list = lists.get(k).map_or(&[][..], |l| l);
+                    if list.get(from).is_none_or(|x| x.1 > guard) {
+                        return after;
+                    }
                     let end = list.partition_point(|x| x.1 <= guard);
                     after.saturating_add(sum_to(list, end).saturating_sub(sum_to(list, from)))
                 });

@@ -11,7 +11,7 @@
 
 use std::collections::BTreeMap;
 
-use amk_schedule_ir::{Area, BufferSync, Footprint, OpContext, Program, Target};
+use amk_schedule_ir::{Area, BufferSync, Footprint, Instruction, OpContext, Program, Target};
 
 use crate::fault::{Fault, Faults, Invariant, Place};
 use crate::geometry::{self, Rect};
@@ -26,13 +26,26 @@ fn fault(faults: &mut Faults, place: Place, message: String) {
     faults.push(Fault::new(Invariant::O, place, message));
 }
 
-/// Judges everything but the local area; works on any program.
-pub(crate) fn check(
-    p: &Program,
-    footprints: &[Option<Footprint>],
-    target: &Target,
-    faults: &mut Faults,
-) {
+/// Bytes the map gives to each area.
+pub(crate) struct Areas(BTreeMap<Area, u64>);
+
+impl Areas {
+    pub fn new(p: &Program) -> Areas {
+        let mut sizes = BTreeMap::new();
+        for a in &p.resources.shared {
+            let size = sizes.entry(a.area).or_insert(0u64);
+            *size = size.saturating_add(a.bytes);
+        }
+        Areas(sizes)
+    }
+
+    fn get(&self, area: Area) -> u64 {
+        self.0.get(&area).copied().unwrap_or(0)
+    }
+}
+
+/// Judges the program as a whole, but for the local area; works on any program.
+pub(crate) fn check(p: &Program, areas: &Areas, target: &Target, faults: &mut Faults) {
     let r = &p.resources;
     let place = Place::Resources;
     if p.sm_arch != target.sm {
@@ -106,7 +119,7 @@ pub(crate) fn check(
         );
     }
     map(p, target, faults);
-    demands(p, footprints, faults);
+    ring(p, areas, faults);
 }
 
 fn map(p: &Program, target: &Target, faults: &mut Faults) {
@@ -169,20 +182,8 @@ fn map(p: &Program, target: &Target, faults: &mut Faults) {
     }
 }
 
-/// Bytes the map gives to each area.
-fn sizes(p: &Program) -> BTreeMap<Area, u64> {
-    let mut sizes = BTreeMap::new();
-    for a in &p.resources.shared {
-        let size = sizes.entry(a.area).or_insert(0u64);
-        *size = size.saturating_add(a.bytes);
-    }
-    sizes
-}
-
-fn demands(p: &Program, footprints: &[Option<Footprint>], faults: &mut Faults) {
+fn ring(p: &Program, areas: &Areas, faults: &mut Faults) {
     let r = &p.resources;
-    let sizes = sizes(p);
-    let has = |area: Area| sizes.get(&area).copied().unwrap_or(0);
     if p.sms.iter().any(|sm| !sm.stream.is_empty()) {
         let slots = u64::from(r.ring_slots);
         if !r.slot_bytes.is_multiple_of(ALIGN) {
@@ -199,45 +200,14 @@ fn demands(p: &Program, footprints: &[Option<Footprint>], faults: &mut Faults) {
             (Area::Ring, slots.saturating_mul(r.slot_bytes)),
             (Area::Mbarrier, slots.saturating_mul(16)),
         ] {
-            if has(area) < need {
+            if areas.get(area) < need {
                 fault(
                     faults,
                     Place::Resources,
                     format!(
                         "{slots} ring slots of {} bytes need {need} bytes of shared area {area:?}, which has {}",
                         r.slot_bytes,
-                        has(area)
-                    ),
-                );
-            }
-        }
-    }
-    let cx = OpContext { tokens: u64::from(p.tokens) };
-    for (i, x) in p.instructions.iter().enumerate() {
-        if x.op.check().is_err() {
-            continue;
-        }
-        // The staged input decides how many bf16 terms a row takes.
-        let terms = footprints
-            .get(i)
-            .and_then(Option::as_ref)
-            .and_then(|f| {
-                let at = f
-                    .reads
-                    .iter()
-                    .position(|o| matches!(o.role, "hidden" | "input" | "embedding"))?;
-                Some(p.buffer(x.reads.get(at)?.buffer)?.dtype.terms())
-            })
-            .unwrap_or(1);
-        for (area, need) in x.op.shared(cx, r, terms) {
-            if has(area) < need {
-                fault(
-                    faults,
-                    Place::Instruction(i),
-                    format!(
-                        "instr {i} ({}) needs {need} bytes of shared area {area:?}, which has {}",
-                        x.op.name(),
-                        has(area)
+                        areas.get(area)
                     ),
                 );
             }
@@ -245,8 +215,38 @@ fn demands(p: &Program, footprints: &[Option<Footprint>], faults: &mut Faults) {
     }
 }
 
+/// Judges what one instruction needs of the areas.
+pub(crate) fn instruction(
+    p: &Program,
+    areas: &Areas,
+    i: usize,
+    x: &Instruction,
+    footprint: Option<&Footprint>,
+    faults: &mut Faults,
+) {
+    let Some(f) = footprint else { return };
+    // The staged input decides how many bf16 terms a row takes.
+    let staged = f.reads.iter().position(|o| matches!(o.role, "hidden" | "input" | "embedding"));
+    let input = staged.and_then(|at| p.buffer(x.reads.get(at)?.buffer));
+    let terms = input.map_or(1, |b| b.dtype.terms());
+    let cx = OpContext { tokens: u64::from(p.tokens) };
+    for (area, need) in x.op.shared(cx, &p.resources, terms) {
+        let has = areas.get(area);
+        if has < need {
+            fault(
+                faults,
+                Place::Instruction(i),
+                format!(
+                    "instr {i} ({}) needs {need} bytes of shared area {area:?}, which has {has}",
+                    x.op.name()
+                ),
+            );
+        }
+    }
+}
+
 /// Judges the local area.
-pub(crate) fn check_local(m: &Model, faults: &mut Faults) {
+pub(crate) fn check_local(m: &Model, areas: &Areas, faults: &mut Faults) {
     let mut touched: BTreeMap<(u32, u32), Vec<u32>> = BTreeMap::new();
     for node in 0..m.boundary() {
         let sm = m.sm.get(node as usize).copied().unwrap_or(0);
@@ -281,7 +281,7 @@ pub(crate) fn check_local(m: &Model, faults: &mut Faults) {
         let sum = need.entry(sm).or_default();
         *sum = sum.saturating_add(elements.saturating_mul(4));
     }
-    let has = u128::from(sizes(m.program).get(&Area::Local).copied().unwrap_or(0));
+    let has = u128::from(areas.get(Area::Local));
     for (sm, need) in need {
         if need > has {
             fault(

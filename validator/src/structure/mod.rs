@@ -25,16 +25,21 @@ mod streams;
 use amk_schedule_ir::limits::{MAX_ELEMENTS, MAX_EXTENT, MAX_RANK, MAX_TOKENS};
 use amk_schedule_ir::{
     Access, Bound, BoundaryOp, Buffer, BufferKind, BufferSync, DType, FORMAT_VERSION, Footprint,
-    Instruction, Op, OpContext, Operand, Program, Region, Span, text::print_access,
+    Instruction, Op, OpContext, Operand, Program, Region, Span, WeightUse, text::print_access,
 };
 
 use crate::fault::{Fault, Faults, Invariant, Place};
 
-/// Footprints of all instructions; `None` where the parameters are out of range, and for opaque ops.
+/// What S leaves for the other checks.
 pub(crate) struct Structure {
-    pub footprints: Vec<Option<Footprint>>,
     /// The program is resolvable: every id exists and every instruction has its place.
     pub sound: bool,
+}
+
+/// What an op takes from its stream.
+struct Takes {
+    weight: Option<WeightUse>,
+    kv: bool,
 }
 
 /// Counters are 32-bit words on the device.
@@ -46,19 +51,28 @@ struct Check<'a> {
     sound: bool,
 }
 
-/// Judges S.
-pub(crate) fn check(p: &Program, faults: &mut Faults) -> Structure {
+/// Judges S. `each` is called with every instruction and its footprint, which is `None` for opaque ops
+/// and where the parameters are out of range or the accesses too few or many.
+pub(crate) fn check(
+    p: &Program,
+    faults: &mut Faults,
+    mut each: impl FnMut(usize, &Instruction, Option<&Footprint>, &mut Faults),
+) -> Structure {
     let mut c = Check { p, faults, sound: true };
     c.header();
     c.buffers();
     c.ids();
     c.queues();
-    let footprints: Vec<_> =
-        p.instructions.iter().enumerate().map(|(i, x)| c.instruction(i, x)).collect();
+    let mut takes = Vec::with_capacity(p.instructions.len());
+    for (i, x) in p.instructions.iter().enumerate() {
+        let footprint = c.instruction(i, x);
+        each(i, x, footprint.as_ref(), c.faults);
+        takes.push(footprint.map(|f| Takes { weight: f.weight, kv: f.kv }));
+    }
     c.boundary();
-    c.runs(&footprints);
+    c.runs(&takes);
     c.counters();
-    Structure { footprints, sound: c.sound }
+    Structure { sound: c.sound }
 }
 
 impl Check<'_> {
@@ -271,7 +285,7 @@ impl Check<'_> {
         }
         let mut regions_ok = true;
         for a in x.reads.iter().chain(&x.writes) {
-            regions_ok &= self.access(place, &format!("instr {i}"), a);
+            regions_ok &= self.access(place, &|| format!("instr {i}"), a);
         }
         if let Err(why) = x.op.check() {
             self.fault(place, format!("instr {i} ({}): {why}", x.op.name()));
@@ -308,40 +322,50 @@ impl Check<'_> {
     }
 
     /// An access is resolvable: its buffer exists, ranks agree, bounds and phase are in range.
-    fn access(&mut self, place: Place, who: &str, a: &Access) -> bool {
+    fn access(&mut self, place: Place, who: &dyn Fn() -> String, a: &Access) -> bool {
         let Some(buffer) = self.p.buffer(a.buffer) else {
             self.broken(
                 place,
                 format!(
-                    "{who} accesses {}, but there are {} buffers",
+                    "{} accesses {}, but there are {} buffers",
+                    who(),
                     a.buffer,
                     self.p.buffers.len()
                 ),
             );
             return false;
         };
-        let text = print_access(a);
-        if !self.region(place, &format!("{who} accesses {text}"), buffer, &a.region) {
+        let said = || format!("{} accesses {}", who(), print_access(a));
+        if !self.region(place, &said, buffer, &a.region) {
             return false;
         }
         if buffer.sync == BufferSync::Packet && a.phase >= self.p.epochs.per_step {
             self.fault(
                 place,
                 format!(
-                    "{who} accesses {text} in phase {}, but a step has {} phases",
-                    a.phase, self.p.epochs.per_step
+                    "{} in phase {}, but a step has {} phases",
+                    said(),
+                    a.phase,
+                    self.p.epochs.per_step
                 ),
             );
         }
         true
     }
 
-    fn region(&mut self, place: Place, who: &str, buffer: &Buffer, region: &Region) -> bool {
+    fn region(
+        &mut self,
+        place: Place,
+        who: &dyn Fn() -> String,
+        buffer: &Buffer,
+        region: &Region,
+    ) -> bool {
         if region.rank() != buffer.shape.len() {
             self.broken(
                 place,
                 format!(
-                    "{who}, a region of rank {}, but the buffer has {} extents",
+                    "{}, a region of rank {}, but the buffer has {} extents",
+                    who(),
                     region.rank(),
                     buffer.shape.len()
                 ),
@@ -358,7 +382,10 @@ impl Check<'_> {
                 if !ok {
                     self.broken(
                         place,
-                        format!("{who}, with a bound past {MAX_EXTENT} or a split `part/parts` outside 0 to 1"),
+                        format!(
+                            "{}, with a bound past {MAX_EXTENT} or a split `part/parts` outside 0 to 1",
+                            who()
+                        ),
                     );
                     return false;
                 }
@@ -369,13 +396,16 @@ impl Check<'_> {
 
     fn operand(&mut self, place: Place, i: usize, x: &Instruction, a: &Access, o: &Operand) {
         let Some(b) = self.p.buffer(a.buffer) else { return };
-        let who = format!("operand `{}` of instr {i} ({})", o.role, x.op.name());
+        let who = || format!("operand `{}` of instr {i} ({})", o.role, x.op.name());
         if !o.kinds.contains(&b.kind) {
             self.fault(
                 place,
                 format!(
-                    "{who} is {}, a {:?} buffer, but must be one of {:?}",
-                    a.buffer, b.kind, o.kinds
+                    "{} is {}, a {:?} buffer, but must be one of {:?}",
+                    who(),
+                    a.buffer,
+                    b.kind,
+                    o.kinds
                 ),
             );
         }
@@ -383,8 +413,11 @@ impl Check<'_> {
             self.fault(
                 place,
                 format!(
-                    "{who} is {} of {:?}, but must be one of {:?}",
-                    a.buffer, b.dtype, o.dtypes
+                    "{} is {} of {:?}, but must be one of {:?}",
+                    who(),
+                    a.buffer,
+                    b.dtype,
+                    o.dtypes
                 ),
             );
         }
@@ -399,7 +432,8 @@ impl Check<'_> {
             self.fault(
                 place,
                 format!(
-                    "{who} is {} with extents {:?}, but must have [{}]",
+                    "{} is {} with extents {:?}, but must have [{}]",
+                    who(),
                     a.buffer,
                     b.shape,
                     want.join(", ")
@@ -414,7 +448,7 @@ impl Check<'_> {
         let place = Place::Boundary;
         let mut ok = true;
         for a in b.reads.iter().chain(&b.writes) {
-            ok &= self.access(place, "the boundary", a);
+            ok &= self.access(place, &|| "the boundary".to_owned(), a);
         }
         if !ok {
             return;

@@ -1,22 +1,20 @@
 //! The part of S that is about streams: every run has its consumer, is what that consumer takes, and is
 //! well formed.
 
-use amk_schedule_ir::{
-    BufferKind, Footprint, Instruction, Run, RunSource, Span, TILE_ROWS, weight_blocks,
-};
+use amk_schedule_ir::{BufferKind, Instruction, Run, RunSource, Span, TILE_ROWS, weight_blocks};
 
-use super::Check;
+use super::{Check, Takes};
 use crate::fault::Place;
 
 impl Check<'_> {
-    pub(super) fn runs(&mut self, footprints: &[Option<Footprint>]) {
+    pub(super) fn runs(&mut self, takes: &[Option<Takes>]) {
         let p = self.p;
         for (s, sm) in p.sms.iter().enumerate() {
             let mut users: Vec<Option<usize>> = vec![None; sm.stream.len()];
             for id in &sm.queue {
                 let Some(x) = p.instruction(*id) else { continue };
                 let place = Place::Instruction(id.index());
-                let f = footprints.get(id.index()).and_then(Option::as_ref);
+                let f = takes.get(id.index()).and_then(Option::as_ref);
                 let Some(run) = x.run else {
                     if let Some(w) = f.and_then(|f| f.weight) {
                         self.fault(
@@ -65,8 +63,8 @@ impl Check<'_> {
     }
 
     /// The run is what the op consumes.
-    fn run_fits(&mut self, place: Place, x: &Instruction, f: &Footprint, run: &Run) {
-        let who = format!("{} ({}) consumes {}", x.id, x.op.name(), run.id);
+    fn run_fits(&mut self, place: Place, x: &Instruction, f: &Takes, run: &Run) {
+        let who = || format!("{} ({}) consumes {}", x.id, x.op.name(), run.id);
         match (&run.source, f.weight) {
             (RunSource::Weight { buffer, lo, hi, .. }, Some(w)) => {
                 let shape = self.p.buffer(*buffer).map(|b| b.shape.as_slice());
@@ -74,19 +72,22 @@ impl Check<'_> {
                     self.fault(
                         place,
                         format!(
-                            "{who}, rows {lo}..{hi} of {buffer} {:?}, but the op needs rows {}..{} of a matrix {:?}",
+                            "{}, rows {lo}..{hi} of {buffer} {:?}, but the op needs rows {}..{} of a matrix {:?}", who(),
                             shape.unwrap_or(&[]), w.lo, w.hi, w.shape
                         ),
                     );
                 }
             }
             (RunSource::Weight { .. }, None) => {
-                self.fault(place, format!("{who}, which streams weights, but the op takes none"));
+                self.fault(
+                    place,
+                    format!("{}, which streams weights, but the op takes none", who()),
+                );
             }
             (RunSource::Kv { .. }, Some(_)) => {
                 self.fault(
                     place,
-                    format!("{who}, which streams a cache, but the op takes weights"),
+                    format!("{}, which streams a cache, but the op takes weights", who()),
                 );
             }
             (RunSource::Kv { buffer, region, .. }, None) => {
@@ -99,7 +100,7 @@ impl Check<'_> {
                 if !declared {
                     self.fault(
                         place,
-                        format!("{who}, which streams a cache region that is none of the past rows the op reads"),
+                        format!("{}, which streams a cache region that is none of the past rows the op reads", who()),
                     );
                 }
             }
@@ -108,19 +109,19 @@ impl Check<'_> {
 
     /// The run itself is well formed.
     fn run(&mut self, place: Place, s: usize, r: usize, run: &Run) {
-        let who = format!("run {r} of sm {s}");
+        let who = || format!("run {r} of sm {s}");
         let slots = self.p.resources.ring_slots;
         if run.window == 0 || run.window > slots {
             self.fault(
                 place,
-                format!("{who} has a window of {}, but the ring has {slots} slots; the window must be 1 to that", run.window),
+                format!("{} has a window of {}, but the ring has {slots} slots; the window must be 1 to that", who(), run.window),
             );
         }
         let id = run.source.buffer();
         let Some(buffer) = self.p.buffer(id) else {
             self.broken(
                 place,
-                format!("{who} reads {id}, but there are {} buffers", self.p.buffers.len()),
+                format!("{} reads {id}, but there are {} buffers", who(), self.p.buffers.len()),
             );
             return;
         };
@@ -130,7 +131,8 @@ impl Check<'_> {
                     self.broken(
                         place,
                         format!(
-                            "{who} streams weights from {id}, which is a {:?} buffer",
+                            "{} streams weights from {id}, which is a {:?} buffer",
+                            who(),
                             buffer.kind
                         ),
                     );
@@ -140,19 +142,19 @@ impl Check<'_> {
                 if lo >= hi || *hi > rows || !lo.is_multiple_of(TILE_ROWS) {
                     self.broken(
                         place,
-                        format!("{who} streams rows {lo}..{hi} of {id} with {rows} rows; rows must be ordered, inside the buffer, and start at a multiple of {TILE_ROWS}"),
+                        format!("{} streams rows {lo}..{hi} of {id} with {rows} rows; rows must be ordered, inside the buffer, and start at a multiple of {TILE_ROWS}", who()),
                     );
                 }
                 let k_blocks = weight_blocks(buffer).unwrap_or(0);
                 if *tiles == 0 || *blocks == 0 || u64::from(*blocks) > k_blocks {
                     self.broken(
                         place,
-                        format!("{who} has chunks of {tiles} tiles of {blocks} blocks, but a tile of {id} has 1 to {k_blocks} blocks"),
+                        format!("{} has chunks of {tiles} tiles of {blocks} blocks, but a tile of {id} has 1 to {k_blocks} blocks", who()),
                     );
                 } else if *tiles > 1 && u64::from(*blocks) != k_blocks {
                     self.fault(
                         place,
-                        format!("{who} has chunks of {tiles} tiles with {blocks} of {k_blocks} blocks; several tiles to a chunk need all blocks of each"),
+                        format!("{} has chunks of {tiles} tiles with {blocks} of {k_blocks} blocks; several tiles to a chunk need all blocks of each", who()),
                     );
                 }
             }
@@ -161,7 +163,8 @@ impl Check<'_> {
                     self.broken(
                         place,
                         format!(
-                            "{who} streams cache rows from {id}, which is a {:?} buffer",
+                            "{} streams cache rows from {id}, which is a {:?} buffer",
+                            who(),
                             buffer.kind
                         ),
                     );
@@ -171,10 +174,10 @@ impl Check<'_> {
                     return;
                 }
                 if *rows == 0 {
-                    self.broken(place, format!("{who} has chunks of 0 rows"));
+                    self.broken(place, format!("{} has chunks of 0 rows", who()));
                 }
                 if *gate == 0 {
-                    self.fault(place, format!("{who} has gate 0; the newest boundary that can precede a chunk of step t ends step t - 1, so a gate is at least 1"));
+                    self.fault(place, format!("{} has gate 0; the newest boundary that can precede a chunk of step t ends step t - 1, so a gate is at least 1", who()));
                 }
                 let dim = buffer.shape.get(2).copied().unwrap_or(0);
                 let one_head = matches!(region.0.as_slice(), [heads, _, width]
@@ -182,7 +185,7 @@ impl Check<'_> {
                 if !one_head {
                     self.fault(
                         place,
-                        format!("{who} must read one kv head over its whole width 0..{dim}"),
+                        format!("{} must read one kv head over its whole width 0..{dim}", who()),
                     );
                 }
             }
@@ -192,7 +195,8 @@ impl Check<'_> {
             bytes => self.fault(
                 place,
                 format!(
-                    "{who} has chunks of {} bytes, but a ring slot holds {}",
+                    "{} has chunks of {} bytes, but a ring slot holds {}",
+                    who(),
                     bytes.map_or_else(|| "too many".to_owned(), |b| b.to_string()),
                     self.p.resources.slot_bytes
                 ),
