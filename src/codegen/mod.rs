@@ -1,0 +1,42 @@
+//! Validated schedule to CUDA text and instruction tables.
+//!
+//! The text (`templates/`, minijinja with strict undefined) holds what is fixed for a program: sizes,
+//! the shared-memory map, the op variants it uses and its hash. Everything else is data: [`tables`]
+//! packs queues and streams into the tables the kernel interprets, [`arena`] places the buffers.
+//! Nothing here decides anything about the schedule.
+
+pub mod arena;
+mod error;
+mod source;
+pub mod tables;
+mod variants;
+
+use amk_schedule_ir::{Program, Target};
+use amk_validator::Validated;
+
+pub use arena::Arena;
+pub use error::CodegenError;
+pub use source::{RenderOptions, Source};
+pub use tables::Tables;
+
+/// Renders the kernel of a validated program.
+///
+/// # Errors
+/// A program that is safe but that this kernel cannot run (an opaque op, a kv run in a stream, ...) is
+/// refused by name.
+pub fn render(
+    program: &Validated<Program>,
+    target: &Target,
+    options: RenderOptions,
+) -> Result<Source, CodegenError> {
+    source::render(program, target, options)
+}
+
+/// Packs the instruction tables of a validated program.
+///
+/// # Errors
+/// As [`render`].
+pub fn tables(program: &Validated<Program>) -> Result<Tables, CodegenError> {
+    let plan = variants::Plan::new(program)?;
+    tables::pack(program, &plan)
+}

@@ -1,0 +1,197 @@
+//! Rendering: what a plan says, through the templates.
+
+use amk_schedule_ir::*;
+use minijinja::syntax::SyntaxConfig;
+use minijinja::{Environment, UndefinedBehavior, context};
+
+use super::error::CodegenError;
+use super::variants::Plan;
+
+/// A rendered kernel.
+#[derive(Clone, Debug)]
+pub struct Source {
+    /// Self-contained CUDA text.
+    pub text: String,
+    /// Architecture to compile for.
+    pub sm: String,
+    /// Name of the kernel.
+    pub kernel: &'static str,
+    /// Name of the constant array that holds the program hash.
+    pub hash_symbol: &'static str,
+    /// Dynamic shared memory of a launch, bytes.
+    pub shared_bytes: u64,
+    /// Threads of a block.
+    pub threads: u64,
+    /// Blocks of the grid.
+    pub blocks: u64,
+}
+
+/// Choices that change the text but not the schedule.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RenderOptions {
+    /// Time stamps per instruction.
+    pub trace: bool,
+}
+
+macro_rules! templates {
+    ($($name:literal),* $(,)?) => {
+        /// Every template with its text, by name.
+        const TEMPLATES: &[(&str, &str)] =
+            &[$(($name, include_str!(concat!("../../templates/", $name)))),*];
+    };
+}
+
+templates! {
+    "megakernel.cu.j2",
+    "arch/base.cu.j2",
+    "sync/spin.cu.j2",
+    "sync/barrier.cu.j2",
+    "sync/packet.cu.j2",
+    "sync/counter.cu.j2",
+    "sync/boundary.cu.j2",
+    "ring/common.cu.j2",
+    "ring/bulk.cu.j2",
+    "ring/cp_async.cu.j2",
+    "ops/context.cu.j2",
+    "ops/linear.cu.j2",
+    "ops/embed.cu.j2",
+    "ops/norm_qkv.cu.j2",
+    "ops/attention.cu.j2",
+    "ops/attention_merge.cu.j2",
+    "ops/linear_residual.cu.j2",
+    "ops/norm_gate_up.cu.j2",
+    "ops/norm_lm_head.cu.j2",
+}
+
+/// Ops in the order their templates are included; the merge uses the head constants of attention.
+const OP_ORDER: &[&str] = &[
+    "embed",
+    "norm_qkv",
+    "attention",
+    "attention_merge",
+    "linear_residual",
+    "norm_gate_up",
+    "norm_lm_head",
+];
+
+fn environment() -> Result<Environment<'static>, CodegenError> {
+    let mut env = Environment::new();
+    env.set_undefined_behavior(UndefinedBehavior::Strict);
+    let syntax = SyntaxConfig::builder().trim_blocks(true).keep_trailing_newline(true).build()?;
+    env.set_syntax(syntax);
+    for (name, text) in TEMPLATES {
+        env.add_template(name, text)?;
+    }
+    Ok(env)
+}
+
+/// Renders a program. Public to this crate only: from outside, a validated program is needed.
+pub(crate) fn render(
+    program: &Program,
+    target: &Target,
+    options: RenderOptions,
+) -> Result<Source, CodegenError> {
+    if program.sm_arch != target.sm {
+        return Err(CodegenError::Target {
+            program: program.sm_arch.clone(),
+            target: target.sm.clone(),
+        });
+    }
+    if !target.features.bulk_copy && !target.features.cp_async {
+        return Err(CodegenError::Program(format!(
+            "{} has neither bulk copies nor cp.async, and the ring needs one of them",
+            target.name
+        )));
+    }
+    let plan = Plan::new(program)?;
+    let (Some(best), Some(tokens), Some(attention)) = (plan.best, plan.tokens, plan.attention)
+    else {
+        return Err(CodegenError::Program(
+            "it has no attention, no token buffer or no argmax, so it decodes nothing".to_owned(),
+        ));
+    };
+    let area = |area: Area| program.resources.shared.iter().find(|s| s.area == area);
+    let at = |a: Area| area(a).map_or(0, |s| s.offset);
+    if area(Area::Control).is_none_or(|s| s.bytes < 2048 + 8 * 32) {
+        return Err(CodegenError::Program(
+            "the control area is smaller than 2,304 bytes".to_owned(),
+        ));
+    }
+    let shared_bytes =
+        program.resources.shared.iter().map(|s| s.offset + s.bytes).max().unwrap_or(0);
+    let vector = match (attention.kv, attention.head_dim) {
+        (DType::F32, d) if d % 4 == 0 => 4,
+        (DType::F32, _) => 2,
+        (_, d) if d % 8 == 0 => 8,
+        (_, d) if d % 4 == 0 => 4,
+        _ => 2,
+    };
+    let word = match (attention.kv, vector) {
+        (DType::F32, 4) | (_, 8) => "Quad",
+        (DType::F32, _) | (_, 4) => "Pair",
+        _ => "u32",
+    };
+    let pass = (256 / attention.head_dim).clamp(1, 8).min(attention.group_max);
+    let hash = program.hash();
+    let hash_bytes: Vec<String> = hash.iter().map(u8::to_string).collect();
+    let op_templates: Vec<String> = OP_ORDER
+        .iter()
+        .filter(|op| plan.ops.contains(op))
+        .map(|op| format!("ops/{op}.cu.j2"))
+        .collect();
+    let variants: Vec<_> = plan.calls.iter().map(|call| context! { call }).collect();
+    let best_slots = program.buffer(best).and_then(|b| b.shape.first().copied()).unwrap_or(0);
+    let text = environment()?.get_template("megakernel.cu.j2")?.render(context! {
+        program => context! {
+            name => one_line(&program.name),
+            hash_bytes => hash_bytes.join(", "),
+            tokens => program.tokens,
+        },
+        target => context! { sm => &target.sm, bulk_copy => target.features.bulk_copy },
+        res => context! {
+            consumer_warps => program.resources.consumer_warps,
+            ring_slots => program.resources.ring_slots,
+            slot_bytes => program.resources.slot_bytes,
+        },
+        act => context! {
+            terms => plan.activation.terms(),
+            dtype => if plan.activation == DType::F32 { "F32" } else { "BF16" },
+        },
+        epochs => context! { tags => program.epochs.tags, per_step => program.epochs.per_step },
+        smem => context! {
+            ring => at(Area::Ring), mbarrier => at(Area::Mbarrier), input => at(Area::Input),
+            partial => at(Area::Partial), scratch => at(Area::Scratch), local => at(Area::Local),
+            control => at(Area::Control), total => shared_bytes,
+            input_stride => op::input_row_bytes(plan.widest),
+        },
+        arena => context! {
+            arrivals => plan.arena.arrivals, token_word => plan.arena.token_word,
+            cancel => plan.arena.cancel, report => plan.arena.report,
+            counters => plan.arena.counters, best => plan.arena.offset(best),
+            tokens => plan.arena.offset(tokens), best_slots,
+        },
+        attn => context! {
+            head_dim => attention.head_dim, heads => attention.heads,
+            kv_heads => attention.kv_heads, group_max => attention.group_max,
+            kv => if attention.kv == DType::F32 { "F32" } else { "BF16" },
+            vector, word, pass,
+        },
+        tile_group => TILE_GROUP,
+        op_templates, variants,
+        trace => options.trace,
+    })?;
+    Ok(Source {
+        text,
+        sm: target.sm.clone(),
+        kernel: "amk_megakernel",
+        hash_symbol: "amk_program_hash",
+        shared_bytes,
+        threads: program.resources.threads(),
+        blocks: program.sms.len() as u64,
+    })
+}
+
+/// Text that is safe inside a `//` comment.
+fn one_line(s: &str) -> String {
+    s.chars().map(|c| if c.is_control() || c == '\\' { ' ' } else { c }).collect()
+}

@@ -1,0 +1,432 @@
+//! What a kernel for a program must contain, and how each instruction is written into the table.
+//!
+//! An instruction becomes a call of its op's template function with compile-time arguments (element
+//! types, packet or plain edges) and a record of run-time fields. Distinct calls are the cases of the
+//! kernel's dispatch.
+
+use std::collections::BTreeMap;
+
+use amk_schedule_ir::*;
+
+use super::arena::{Arena, pitch};
+use super::error::CodegenError;
+
+/// Words of one instruction record.
+pub const WORDS: usize = 32;
+
+/// Fields of an instruction record, in the order of the template's `Field`.
+#[derive(Clone, Copy)]
+#[repr(usize)]
+enum F {
+    Op,
+    Flags,
+    Waits,
+    WaitCount,
+    Signals,
+    SignalCount,
+    Lo,
+    Hi,
+    Tiles,
+    Blocks,
+    K,
+    InPitch,
+    OutPitch,
+    InPhase,
+    OutPhase,
+    Const,
+    A0,
+    A1 = 18,
+    A2 = 20,
+    A3 = 22,
+    A4 = 24,
+    X0 = 26,
+    X1,
+    X2,
+    X3,
+}
+
+/// A record being filled.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Record(pub [u32; WORDS]);
+
+impl Record {
+    fn set(&mut self, field: F, value: u64) -> Result<(), CodegenError> {
+        self.0[field as usize] = u32::try_from(value).map_err(|_| {
+            CodegenError::Program(format!("{value} does not fit a 32-bit instruction field"))
+        })?;
+        Ok(())
+    }
+
+    fn address(&mut self, field: F, value: u64) {
+        self.0[field as usize] = value as u32;
+        self.0[field as usize + 1] = (value >> 32) as u32;
+    }
+
+    /// The slice of the wait or signal table the instruction uses.
+    pub fn edges(&mut self, waits: (u32, u32), signals: (u32, u32)) {
+        self.0[F::Waits as usize] = waits.0;
+        self.0[F::WaitCount as usize] = waits.1;
+        self.0[F::Signals as usize] = signals.0;
+        self.0[F::SignalCount as usize] = signals.1;
+    }
+}
+
+/// Shape of the program's attention.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AttentionShape {
+    pub head_dim: u64,
+    pub heads: u64,
+    pub kv_heads: u64,
+    pub kv: DType,
+    pub group_max: u64,
+}
+
+/// Everything codegen derives from a program before writing text or tables.
+#[derive(Debug)]
+pub struct Plan {
+    pub arena: Arena,
+    /// Dispatch cases: the call of each variant.
+    pub calls: Vec<String>,
+    /// Names of the ops used.
+    pub ops: Vec<&'static str>,
+    /// One record per instruction, by id; edges not filled in.
+    pub records: Vec<Record>,
+    pub attention: Option<AttentionShape>,
+    /// Element type of the inputs of matrix products.
+    pub activation: DType,
+    /// Widest input of a matrix product, elements.
+    pub widest: u64,
+    /// The argmax key buffer and the token buffer.
+    pub best: Option<BufferId>,
+    pub tokens: Option<BufferId>,
+}
+
+/// Working state of [`Plan::new`].
+struct Planner<'a> {
+    program: &'a Program,
+    plan: Plan,
+    cases: BTreeMap<String, u32>,
+    /// Offset in elements of each SM-private buffer and its rows, by (sm, buffer).
+    local: BTreeMap<(u32, u32), (u64, Rows)>,
+}
+
+impl Plan {
+    /// Plans a program, refusing what the templates cannot run.
+    pub fn new(program: &Program) -> Result<Plan, CodegenError> {
+        let plan = Plan {
+            arena: Arena::new(program),
+            calls: Vec::new(),
+            ops: Vec::new(),
+            records: vec![Record([0; WORDS]); program.instructions.len()],
+            attention: None,
+            activation: DType::Bf16,
+            widest: 0,
+            best: program.boundary.reads.first().map(|a| a.buffer),
+            tokens: program.buffers.iter().find(|b| b.kind == BufferKind::Tokens).map(|b| b.id),
+        };
+        let mut planner = Planner { program, plan, cases: BTreeMap::new(), local: BTreeMap::new() };
+        let mut activation = None;
+        for sm in &program.sms {
+            let mut next_run = 0;
+            for &id in &sm.queue {
+                let Some(instruction) = program.instruction(id) else {
+                    return Err(CodegenError::Program(format!("{id} does not exist")));
+                };
+                if let Some(run) = instruction.run {
+                    if run.0 != next_run {
+                        return Err(unsupported(id, "its run is consumed out of stream order"));
+                    }
+                    next_run += 1;
+                }
+                let input = planner.instruction(sm, instruction)?;
+                if let Some(input) = input {
+                    if *activation.get_or_insert(input) != input {
+                        return Err(unsupported(id, "its input type differs from other products"));
+                    }
+                }
+            }
+        }
+        planner.plan.activation = activation.unwrap_or(DType::Bf16);
+        let rows = u64::from(program.tokens) * planner.plan.activation.terms();
+        if rows > u64::from(limits::MAX_TOKENS) {
+            return Err(CodegenError::Program(format!(
+                "{} positions per step with {} bf16 terms each are {rows} rows, more than {}",
+                program.tokens,
+                planner.plan.activation.terms(),
+                limits::MAX_TOKENS
+            )));
+        }
+        Ok(planner.plan)
+    }
+}
+
+fn unsupported(instruction: InstrId, what: impl Into<String>) -> CodegenError {
+    CodegenError::Unsupported { instruction, what: what.into() }
+}
+
+fn dtype_name(d: DType) -> &'static str {
+    match d {
+        DType::F16 => "F16",
+        DType::F32 => "F32",
+        _ => "BF16",
+    }
+}
+
+impl Planner<'_> {
+    fn buffer(&self, access: Option<&Access>) -> Result<&Buffer, CodegenError> {
+        access
+            .and_then(|a| self.program.buffer(a.buffer))
+            .ok_or_else(|| CodegenError::Program("an operand is missing".to_owned()))
+    }
+
+    fn case(&mut self, op: &'static str, call: String) -> u32 {
+        if !self.plan.ops.contains(&op) {
+            self.plan.ops.push(op);
+        }
+        let next = self.cases.len() as u32;
+        *self.cases.entry(call.clone()).or_insert_with(|| {
+            self.plan.calls.push(call);
+            next
+        })
+    }
+
+    /// Offset of the rows an SM keeps of a private buffer; all its instructions use the same rows.
+    fn local(
+        &mut self,
+        sm: &Sm,
+        id: InstrId,
+        buffer: BufferId,
+        rows: Rows,
+    ) -> Result<u64, CodegenError> {
+        let used: u64 = self
+            .local
+            .range((sm.id.0, 0)..=(sm.id.0, u32::MAX))
+            .map(|(_, (_, r))| (r.hi - r.lo) * u64::from(self.program.tokens))
+            .sum();
+        let entry = self.local.entry((sm.id.0, buffer.0)).or_insert((used, rows));
+        if entry.1 != rows {
+            return Err(unsupported(id, "its residual rows differ from others of its SM"));
+        }
+        Ok(entry.0)
+    }
+
+    /// Fills the record of one instruction; gives the input type of a matrix product.
+    fn instruction(&mut self, sm: &Sm, i: &Instruction) -> Result<Option<DType>, CodegenError> {
+        let mut r = Record([0; WORDS]);
+        let read = |n: usize| i.reads.get(n);
+        let write = |n: usize| i.writes.get(n);
+        let offset = |plan: &Plan, a: Option<&Access>| a.map_or(0, |a| plan.arena.offset(a.buffer));
+        let sync = |b: &Buffer| if b.sync == BufferSync::Packet { "PACKET" } else { "PLAIN" };
+        let phase = |a: Option<&Access>| u64::from(a.map_or(0, |a| a.phase));
+        let mut input = None;
+        let (op, call) = match &i.op {
+            Op::Embed(op) => {
+                let table = self.buffer(read(1))?;
+                let call = format!("op_embed<{}>(cx)", dtype_name(table.dtype));
+                r.set(F::Lo, op.rows.lo)?;
+                r.set(F::Hi, op.rows.hi)?;
+                r.set(F::K, op.hidden)?;
+                r.address(F::A1, offset(&self.plan, read(1)));
+                let resid = self.buffer(write(0))?.id;
+                r.set(F::X0, self.local(sm, i.id, resid, op.rows)?)?;
+                ("embed", call)
+            }
+            Op::NormQkv(op) => {
+                let embedding = op.source == Source::Embedding;
+                let at = usize::from(embedding);
+                let (x, norm, out) =
+                    (self.buffer(read(at))?, self.buffer(read(at + 1))?, self.buffer(write(0))?);
+                let call = format!(
+                    "op_norm_qkv<{embedding}, {}, {}, {}, {}>(cx, ring)",
+                    sync(x),
+                    dtype_name(x.dtype),
+                    dtype_name(norm.dtype),
+                    sync(out)
+                );
+                if !embedding {
+                    input = Some(x.dtype);
+                }
+                r.set(F::InPitch, pitch(x))?;
+                r.set(F::OutPitch, pitch(out))?;
+                r.address(F::A0, offset(&self.plan, read(at)));
+                r.address(F::A1, offset(&self.plan, read(at + 1)));
+                self.linear(sm, i, &mut r, op.hidden, op.rows, Some(op.eps))?;
+                ("norm_qkv", call)
+            }
+            Op::NormGateUp(op) => {
+                let (x, norm, out) =
+                    (self.buffer(read(0))?, self.buffer(read(1))?, self.buffer(write(0))?);
+                let call = format!(
+                    "op_norm_gate_up<{}, {}, {}, {}, {}>(cx, ring)",
+                    sync(x),
+                    dtype_name(x.dtype),
+                    dtype_name(norm.dtype),
+                    sync(out),
+                    dtype_name(out.dtype)
+                );
+                input = Some(x.dtype);
+                r.set(F::InPitch, pitch(x))?;
+                r.set(F::OutPitch, pitch(out))?;
+                r.address(F::A0, offset(&self.plan, read(0)));
+                r.address(F::A1, offset(&self.plan, read(1)));
+                self.linear(sm, i, &mut r, op.hidden, op.rows, Some(op.eps))?;
+                ("norm_gate_up", call)
+            }
+            Op::LinearResidual(op) => {
+                let (x, out) = (self.buffer(read(0))?, self.buffer(write(1))?);
+                let call = format!(
+                    "op_linear_residual<{}, {}, {}, {}>(cx, ring)",
+                    sync(x),
+                    dtype_name(x.dtype),
+                    sync(out),
+                    dtype_name(out.dtype)
+                );
+                input = Some(x.dtype);
+                r.set(F::InPitch, pitch(x))?;
+                r.set(F::OutPitch, pitch(out))?;
+                r.address(F::A0, offset(&self.plan, read(0)));
+                let resid = self.buffer(write(0))?.id;
+                self.linear(sm, i, &mut r, op.inner, op.rows, None)?;
+                r.address(F::A2, offset(&self.plan, write(1)));
+                r.set(F::OutPhase, phase(write(1)))?;
+                r.set(F::X0, self.local(sm, i.id, resid, op.rows)?)?;
+                ("linear_residual", call)
+            }
+            Op::NormLmHead(op) => {
+                let (x, norm) = (self.buffer(read(0))?, self.buffer(read(1))?);
+                let call = format!(
+                    "op_norm_lm_head<{}, {}, {}>(cx, ring)",
+                    sync(x),
+                    dtype_name(x.dtype),
+                    dtype_name(norm.dtype)
+                );
+                input = Some(x.dtype);
+                r.set(F::InPitch, pitch(x))?;
+                r.address(F::A0, offset(&self.plan, read(0)));
+                r.address(F::A1, offset(&self.plan, read(1)));
+                self.linear(sm, i, &mut r, op.hidden, op.rows, Some(op.eps))?;
+                r.address(F::A3, offset(&self.plan, write(1)));
+                r.set(F::X2, op.slot)?;
+                ("norm_lm_head", call)
+            }
+            Op::Attention(op) => self.attention(i, op, &mut r)?,
+            Op::AttentionMerge(op) => {
+                let (x, out) = (self.buffer(read(0))?, self.buffer(write(0))?);
+                let call = format!(
+                    "op_attention_merge<{}, {}, {}>(cx)",
+                    sync(x),
+                    sync(out),
+                    dtype_name(out.dtype)
+                );
+                r.set(F::Lo, op.q.lo)?;
+                r.set(F::Hi, op.q.hi)?;
+                r.set(F::X2, op.splits)?;
+                r.set(F::OutPitch, pitch(out))?;
+                r.address(F::A0, offset(&self.plan, read(0)));
+                r.address(F::A2, offset(&self.plan, write(0)));
+                r.set(F::InPhase, phase(read(0)))?;
+                r.set(F::OutPhase, phase(write(0)))?;
+                ("attention_merge", call)
+            }
+            Op::Boundary(_) => {
+                let argmax = self.program.boundary.op == BoundaryOp::Argmax;
+                ("boundary", format!("op_boundary<{argmax}>(cx)"))
+            }
+            Op::Opaque(_) => return Err(unsupported(i.id, "an opaque op has no kernel")),
+        };
+        let case = self.case(op, call);
+        r.set(F::Op, u64::from(case))?;
+        if let Some(record) = self.plan.records.get_mut(i.id.index()) {
+            *record = r;
+        }
+        Ok(input)
+    }
+
+    /// Fields every matrix product has: rows, input width, chunk geometry, output.
+    fn linear(
+        &mut self,
+        sm: &Sm,
+        i: &Instruction,
+        r: &mut Record,
+        width: u64,
+        rows: Rows,
+        eps: Option<Scalar>,
+    ) -> Result<(), CodegenError> {
+        let run = i.run.and_then(|run| sm.stream.get(run.index()));
+        let Some(Run { source: RunSource::Weight { buffer, tiles, blocks, .. }, .. }) = run else {
+            return Err(unsupported(i.id, "a matrix product without a weight run"));
+        };
+        let total = self.program.buffer(*buffer).and_then(weight_blocks).unwrap_or(0);
+        r.set(F::Tiles, u64::from(*tiles))?;
+        r.set(F::Blocks, u64::from(*blocks))?;
+        r.set(F::X1, total)?;
+        r.set(F::Lo, rows.lo)?;
+        r.set(F::Hi, rows.hi)?;
+        r.set(F::K, width)?;
+        r.0[F::Const as usize] = eps.map_or(0, |e| e.0.to_bits());
+        r.set(F::InPhase, u64::from(i.reads.first().map_or(0, |a| a.phase)))?;
+        r.set(F::OutPhase, u64::from(i.writes.first().map_or(0, |a| a.phase)))?;
+        if let Some(out) = i.writes.first() {
+            r.address(F::A2, self.plan.arena.offset(out.buffer));
+        }
+        self.plan.widest = self.plan.widest.max(width);
+        Ok(())
+    }
+
+    fn attention(
+        &mut self,
+        i: &Instruction,
+        op: &op::Attention,
+        r: &mut Record,
+    ) -> Result<(&'static str, String), CodegenError> {
+        if i.run.is_some() {
+            return Err(unsupported(i.id, "keys and values in the weight stream"));
+        }
+        let after_q = if op.is_last() { 3 } else { 1 };
+        let x = self.buffer(i.reads.first())?;
+        let keys = self.buffer(i.reads.get(after_q + 1))?;
+        let out_access = i.writes.last();
+        let out = self.buffer(out_access)?;
+        let shape = AttentionShape {
+            head_dim: op.head_dim,
+            heads: op.heads,
+            kv_heads: op.kv_heads,
+            kv: keys.dtype,
+            group_max: op.q.hi - op.q.lo,
+        };
+        let sync = |b: &Buffer| if b.sync == BufferSync::Packet { "PACKET" } else { "PLAIN" };
+        let call = format!(
+            "op_attention<{}, {}, {}, {}>(cx)",
+            sync(x),
+            sync(out),
+            dtype_name(out.dtype),
+            op.splits > 1
+        );
+        let known = self.plan.attention.get_or_insert(shape);
+        known.group_max = known.group_max.max(shape.group_max);
+        if *known != (AttentionShape { group_max: known.group_max, ..shape }) {
+            return Err(unsupported(i.id, "head shapes that differ between layers"));
+        }
+        let x = self.buffer(i.reads.first())?;
+        let out = self.buffer(out_access)?;
+        let at = |n: usize| i.reads.get(n).map_or(0, |a| self.plan.arena.offset(a.buffer));
+        r.set(F::Lo, op.q.lo)?;
+        r.set(F::Hi, op.q.hi)?;
+        r.set(F::Flags, u64::from(op.is_last()) | u64::from(op.append) << 1)?;
+        r.set(F::X0, op.kv_head)?;
+        r.set(F::X1, op.split)?;
+        r.set(F::X2, op.splits)?;
+        r.set(F::X3, op.capacity)?;
+        r.set(F::InPitch, pitch(x))?;
+        r.set(F::OutPitch, pitch(out))?;
+        r.0[F::Const as usize] = op.scale.0.to_bits();
+        r.set(F::InPhase, u64::from(i.reads.first().map_or(0, |a| a.phase)))?;
+        r.set(F::OutPhase, u64::from(out_access.map_or(0, |a| a.phase)))?;
+        r.address(F::A0, at(0));
+        r.address(F::A1, at(after_q));
+        r.address(F::A2, at(after_q + 1));
+        r.address(F::A3, at(after_q + 2));
+        r.address(F::A4, out_access.map_or(0, |a| self.plan.arena.offset(a.buffer)));
+        Ok(("attention", call))
+    }
+}
