@@ -1,6 +1,7 @@
 //! amk compiles a Llama-family checkpoint into one persistent CUDA kernel whose schedule is proved
 //! free of deadlock and races before launch.
 
+pub mod codegen;
 pub mod doctor;
 pub mod image;
 pub mod lowered;

@@ -56,7 +56,8 @@ impl Arena {
         let mut at = 0u64;
         let mut take = |bytes: u64| {
             let offset = at;
-            at = (at + bytes).next_multiple_of(ALIGN);
+            // At least one alignment of slack: four-element reads may pass the end of a row.
+            at = (at + bytes + 16).next_multiple_of(ALIGN);
             offset
         };
         let mut offsets = vec![None; program.buffers.len()];

@@ -131,7 +131,11 @@ pub(crate) fn render(
         (DType::F32, _) | (_, 4) => "Pair",
         _ => "u32",
     };
-    let pass = (256 / attention.head_dim).clamp(1, 8).min(attention.group_max);
+    // Registers hold a query and an output row slice per head of a pass: 16 values of each at most.
+    let slice = (attention.head_dim / vector).div_ceil(8) * vector;
+    let pass = (16 / slice).clamp(1, 8).min(attention.group_max);
+    // More loads in flight than these spill registers: float32 inputs take twice as many.
+    let loads = if plan.activation == DType::F32 || target.sm != "sm_90a" { 2 } else { 8 };
     let hash = program.hash();
     let hash_bytes: Vec<String> = hash.iter().map(u8::to_string).collect();
     let op_templates: Vec<String> = OP_ORDER
@@ -177,6 +181,7 @@ pub(crate) fn render(
             vector, word, pass,
         },
         tile_group => TILE_GROUP,
+        loads,
         op_templates, variants,
         trace => options.trace,
     })?;
