@@ -143,14 +143,14 @@ ops! {
 /// Shared memory of a matrix product with input width `k` and `tiles` output tiles at once.
 ///
 /// Input: `tokens` rows times `terms` bf16 terms, each padded to whole K blocks plus 16 bytes against
-/// bank conflicts, and one row of zeros. Partial: two alternating sets of one float32 per output row, token and warp.
+/// bank conflicts. Partial: two alternating sets of one float32 per output row, token and warp.
 pub(crate) fn linear_shared(
     cx: OpContext,
     resources: &Resources,
     terms: u64,
     k: u64,
 ) -> Vec<(Area, u64)> {
-    let rows = cx.tokens.saturating_mul(terms).saturating_add(1);
+    let rows = cx.tokens.saturating_mul(terms);
     let row_bytes = input_row_bytes(k);
     let group = u64::from(crate::TILE_GROUP);
     vec![
