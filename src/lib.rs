@@ -3,6 +3,7 @@
 
 pub mod codegen;
 pub mod doctor;
+pub mod generate;
 pub mod image;
 pub mod lowered;
 pub mod target;

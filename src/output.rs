@@ -87,6 +87,16 @@ impl Output {
         self.json
     }
 
+    /// Are progress bars drawn?
+    pub fn shows_progress(&self) -> bool {
+        self.progress
+    }
+
+    /// Colours on standard output?
+    pub fn color_out(&self) -> bool {
+        self.color_out
+    }
+
     /// Colours on standard error?
     pub fn color_err(&self) -> bool {
         self.color_err
@@ -126,6 +136,13 @@ impl Output {
             });
             text.push('\n');
             write_out(&text);
+        }
+    }
+
+    /// A remark about the answer, on standard error; `--quiet` and JSON mode leave it out.
+    pub fn note(&self, text: impl Display) {
+        if !self.quiet && !self.json {
+            let _ = writeln!(io::stderr(), "{}", painted(self.color_err, Tone::Dim, text));
         }
     }
 

@@ -8,7 +8,13 @@ mod completions;
 mod doctor;
 mod failure;
 mod files;
+mod generate;
+mod inspect;
+mod model;
+mod place;
 mod toolchain;
+mod validate;
+mod verify;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -55,6 +61,10 @@ struct Global {
 
 #[derive(Subcommand)]
 enum Command {
+    Generate(generate::GenerateArgs),
+    Verify(verify::VerifyArgs),
+    Validate(validate::ValidateArgs),
+    Inspect(inspect::InspectArgs),
     Doctor(doctor::DoctorArgs),
     Toolchain(toolchain::ToolchainArgs),
     Completions(completions::CompletionsArgs),
@@ -99,6 +109,10 @@ pub fn main() -> ExitCode {
 
 fn dispatch(command: Command, out: &Output) -> Outcome {
     match command {
+        Command::Generate(args) => generate::run(&args, out),
+        Command::Verify(args) => verify::run(&args, out),
+        Command::Validate(args) => validate::run(&args, out),
+        Command::Inspect(args) => inspect::run(&args, out),
         Command::Doctor(args) => doctor::run(args, out),
         Command::Toolchain(args) => toolchain::run(args, out),
         Command::Completions(args) => completions::run(&args),

@@ -3,7 +3,12 @@
 //! One module per command, `support` runs the binary.
 
 mod completions;
+mod generate;
+mod hostile;
+mod inspect;
 mod startup;
 mod support;
 mod toolchain;
 mod usage;
+mod validate;
+mod verify;

@@ -73,3 +73,22 @@ pub fn finish(command: &mut Command) -> Run {
 pub fn run<A: AsRef<OsStr>>(args: &[A]) -> Run {
     finish(amk().args(args))
 }
+
+/// A prompt of a golden file, float32 run.
+pub struct GoldenPrompt {
+    pub text: String,
+    pub ids: Vec<u32>,
+    pub generated: Value,
+}
+
+/// Reads the `index`-th prompt of a golden.
+pub fn golden_prompt(path: &str, index: usize) -> GoldenPrompt {
+    let bytes = std::fs::read(path).unwrap_or_else(|e| panic!("{path}: {e}"));
+    let golden: Value = serde_json::from_slice(&bytes).expect("the golden is JSON");
+    let prompt = &golden["runs"]["f32"]["prompts"][index];
+    GoldenPrompt {
+        text: prompt["text"].as_str().unwrap_or_default().to_owned(),
+        ids: serde_json::from_value(prompt["prompt_ids"].clone()).expect("prompt ids"),
+        generated: prompt["generated_ids"].clone(),
+    }
+}

@@ -2,7 +2,8 @@
 
 use crate::support::{amk, finish, run};
 
-const COMMANDS: &[&str] = &["doctor", "toolchain", "completions"];
+const COMMANDS: &[&str] =
+    &["generate", "verify", "validate", "inspect", "doctor", "toolchain", "completions"];
 
 #[test]
 fn every_command_has_help_with_examples() {

@@ -1,0 +1,272 @@
+//! `amk generate`: text or tokens from a model.
+
+use std::collections::BTreeSet;
+use std::time::Instant;
+
+use amk::generate::{FinishReason, GenerateError, Generation, Request, generate};
+use amk_models::golden::LogitSource;
+use amk_models::{Checkpoint, Message, Reference, Tokenizer};
+use clap::{ArgGroup, Args, ValueEnum};
+use serde::Serialize;
+
+use super::{Failure, Outcome, Verdict, model};
+use crate::output::{self, Output};
+
+/// Generate tokens greedily and print them as text.
+#[derive(Args)]
+#[command(after_help = "\
+Decoding is greedy: the largest logit wins, the lowest id on ties. Without a tokenizer ids are printed.
+
+Examples:
+  amk generate --prompt \"In the beginning\"
+  amk generate path/to/checkpoint --prompt-ids 1,450,7483 --max-tokens 32 --json
+  amk generate owner/name --chat --prompt \"Name three rivers.\" --stream")]
+pub struct GenerateArgs {
+    /// A checkpoint folder or a hub id; by default the embedded model.
+    model: Option<String>,
+    #[command(flatten)]
+    prompt: PromptArgs,
+    /// Most tokens to generate.
+    #[arg(long, value_name = "N", default_value_t = 64)]
+    max_tokens: usize,
+    /// Print each token as soon as it is known; with --json a document a token, and the whole last.
+    #[arg(long)]
+    stream: bool,
+    /// Go on after an end-of-sequence token.
+    #[arg(long)]
+    ignore_eos: bool,
+    /// What runs the model.
+    #[arg(long, value_enum, default_value_t)]
+    device: Device,
+}
+
+/// The prompt, as text or as ids.
+#[derive(Args, Clone, Debug)]
+#[command(group = ArgGroup::new("prompt_source").required(true).args(["prompt", "prompt_ids"]))]
+#[group(skip)]
+struct PromptArgs {
+    /// The prompt as text; a BOS token is put before it where the tokenizer says so.
+    #[arg(long, value_name = "TEXT")]
+    prompt: Option<String>,
+    /// The prompt as token ids, separated by commas; nothing is put before them.
+    #[arg(long, value_name = "IDS", value_delimiter = ',')]
+    prompt_ids: Option<Vec<u32>>,
+    /// Put the text into the model's chat template as a user's message.
+    #[arg(long, conflicts_with = "prompt_ids")]
+    chat: bool,
+}
+
+/// What runs the model.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Device {
+    /// The float32 CPU reference.
+    #[default]
+    Cpu,
+}
+
+impl Device {
+    pub fn name(self) -> &'static str {
+        match self {
+            Device::Cpu => "cpu",
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct GenerateDocument<'a> {
+    tokens: &'a [u32],
+    text: Option<String>,
+    prompt_tokens: usize,
+    finish_reason: FinishReason,
+    device: &'static str,
+    timings: Timings,
+}
+
+#[derive(Serialize)]
+struct Timings {
+    load_seconds: f64,
+    prefill_seconds: f64,
+    decode_seconds: f64,
+    tokens_per_second: Option<f64>,
+}
+
+#[derive(Serialize)]
+struct TokenDocument<'a> {
+    index: usize,
+    token: u32,
+    text: Option<&'a str>,
+}
+
+pub fn run(args: &GenerateArgs, out: &Output) -> Outcome {
+    let start = Instant::now();
+    let checkpoint = model::open(args.model.as_deref(), out)?;
+    let tokenizer = checkpoint.tokenizer().map_err(|e| model::failure(&e))?;
+    let prompt = args.prompt.ids(&checkpoint, tokenizer)?;
+    let stop = match args.ignore_eos {
+        true => BTreeSet::new(),
+        false => checkpoint.eos_ids().map_err(|e| model::failure(&e))?,
+    };
+    let mut source = source(args.device, &checkpoint)?;
+    let load_seconds = start.elapsed().as_secs_f64();
+    let request = Request {
+        prompt: &prompt,
+        max_tokens: args.max_tokens,
+        stop: &stop,
+        capacity: checkpoint.config().max_position_embeddings,
+    };
+    let mut printer = Printer::new(tokenizer, args.stream, out);
+    let spinner = (!args.stream).then(|| out.spinner("generating"));
+    let result = generate(source.as_mut(), &request, &mut |token| printer.push(token));
+    if let Some(spinner) = spinner {
+        spinner.finish_and_clear();
+    }
+    let done = result.map_err(failure)?;
+    let text = text_of(tokenizer, &done.tokens)?;
+    printer.finish(text.as_deref(), &done)?;
+    if done.finish_reason == FinishReason::Capacity {
+        out.warn(format!(
+            "the context of {} positions is full after {}",
+            request.capacity,
+            output::count(done.tokens.len(), "token")
+        ));
+    }
+    out.note(summary(&done, prompt.len(), args.device));
+    out.document(&GenerateDocument {
+        tokens: &done.tokens,
+        text,
+        prompt_tokens: prompt.len(),
+        finish_reason: done.finish_reason,
+        device: args.device.name(),
+        timings: Timings {
+            load_seconds,
+            prefill_seconds: done.prefill_seconds,
+            decode_seconds: done.decode_seconds,
+            tokens_per_second: done.tokens_per_second(),
+        },
+    });
+    Ok(Verdict::Yes)
+}
+
+/// The executor of a device, ready for one sequence.
+pub fn source(device: Device, checkpoint: &Checkpoint) -> Result<Box<dyn LogitSource>, Failure> {
+    match device {
+        Device::Cpu => Ok(Box::new(Reference::new(checkpoint).map_err(Failure::input)?)),
+    }
+}
+
+fn failure(error: GenerateError) -> Failure {
+    Failure::input(error)
+}
+
+/// The decoded text; none without a tokenizer.
+pub fn text_of(tokenizer: Option<&Tokenizer>, tokens: &[u32]) -> Result<Option<String>, Failure> {
+    tokenizer.map(|t| t.decode(tokens, true)).transpose().map_err(Failure::input)
+}
+
+fn summary(done: &Generation, prompt: usize, device: Device) -> String {
+    let mut text = format!(
+        "{} after {}, {} on {}",
+        output::count(done.tokens.len(), "token"),
+        output::count(prompt, "prompt token"),
+        output::seconds(done.prefill_seconds + done.decode_seconds),
+        device.name()
+    );
+    if let Some(rate) = done.tokens_per_second() {
+        text += &format!(", {rate:.1} tokens/s");
+    }
+    text
+}
+
+impl PromptArgs {
+    fn ids(
+        &self,
+        checkpoint: &Checkpoint,
+        tokenizer: Option<&Tokenizer>,
+    ) -> Result<Vec<u32>, Failure> {
+        if let Some(ids) = &self.prompt_ids {
+            return Ok(ids.clone());
+        }
+        let text = self.prompt.as_deref().unwrap_or_default();
+        encode(text, self.chat, &checkpoint.name(), tokenizer)
+    }
+}
+
+/// Ids of a raw prompt or of a user's message in the chat template.
+pub fn encode(
+    text: &str,
+    chat: bool,
+    model: &str,
+    tokenizer: Option<&Tokenizer>,
+) -> Result<Vec<u32>, Failure> {
+    let Some(tokenizer) = tokenizer else {
+        return Err(Failure::input(format!(
+            "{model} has no tokenizer.json, so it takes no text; give ids with --prompt-ids"
+        )));
+    };
+    let ids = match chat {
+        true => tokenizer
+            .render_chat(&[Message::new("user", text)], true)
+            .and_then(|rendered| tokenizer.encode_rendered(&rendered)),
+        false => tokenizer.encode_prompt(text),
+    };
+    ids.map_err(Failure::input)
+}
+
+/// Prints tokens as they come, or all at the end.
+struct Printer<'a> {
+    out: &'a Output,
+    stream: bool,
+    decoder: Option<amk_models::tokenizer::StreamDecoder<'a>>,
+    count: usize,
+    /// The first failure to decode; printing stops there.
+    failed: Option<Failure>,
+}
+
+impl<'a> Printer<'a> {
+    fn new(tokenizer: Option<&'a Tokenizer>, stream: bool, out: &'a Output) -> Self {
+        let decoder = tokenizer.filter(|_| stream).map(|t| t.stream(true));
+        Self { out, stream, decoder, count: 0, failed: None }
+    }
+
+    fn push(&mut self, token: u32) {
+        if !self.stream || self.failed.is_some() {
+            return;
+        }
+        let piece = match self.decoder.as_mut().map(|d| d.push(token)).transpose() {
+            Ok(piece) => piece,
+            Err(e) => {
+                self.failed = Some(Failure::input(e));
+                return;
+            }
+        };
+        match &piece {
+            Some(piece) => self.out.piece(piece),
+            None if self.count == 0 => self.out.piece(&token.to_string()),
+            None => self.out.piece(&format!(",{token}")),
+        }
+        self.out.document(&TokenDocument { index: self.count, token, text: piece.as_deref() });
+        self.count += 1;
+    }
+
+    /// Prints what is left: the end of the stream, or everything.
+    fn finish(self, text: Option<&str>, done: &Generation) -> Result<(), Failure> {
+        if let Some(failure) = self.failed {
+            return Err(failure);
+        }
+        if self.stream {
+            if let Some(decoder) = self.decoder {
+                self.out.piece(&decoder.finish().map_err(Failure::input)?);
+            }
+            self.out.line("");
+            return Ok(());
+        }
+        match text {
+            Some(text) => self.out.line(text),
+            None => {
+                let ids: Vec<String> = done.tokens.iter().map(u32::to_string).collect();
+                self.out.line(ids.join(","));
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,196 @@
+//! A place in a text file, shown as compilers show it: the line, the spot, and what is wrong there.
+
+use std::fmt::Write;
+
+use miette::{
+    GraphicalReportHandler, GraphicalTheme, LabeledSpan, MietteDiagnostic, MietteError,
+    MietteSpanContents, Report, SourceCode, SourceSpan, SpanContents,
+};
+
+/// Longest line that is shown, in bytes. Files of people have shorter ones.
+const LONGEST_LINE: usize = 400;
+/// Lines shown before and after the place.
+const CONTEXT: usize = 1;
+
+/// A text with its line starts.
+pub struct SourceText<'a> {
+    name: String,
+    text: &'a str,
+    starts: Vec<usize>,
+}
+
+/// What is wrong, and where.
+pub struct Mark<'a> {
+    /// 1-based line.
+    pub line: u32,
+    /// 1-based byte column, where it is known; otherwise the whole line is marked.
+    pub column: Option<u32>,
+    pub message: &'a str,
+    /// Shown beside the marked spot.
+    pub label: &'a str,
+    pub help: Option<String>,
+}
+
+/// The lines that are shown, so that the file itself, which may be huge, is not searched again.
+struct Excerpt {
+    name: String,
+    text: String,
+    /// Where it begins in the file, bytes.
+    from: usize,
+    /// 0-based number of its first line.
+    first_line: usize,
+    lines: usize,
+}
+
+impl SourceCode for Excerpt {
+    fn read_span<'a>(
+        &'a self,
+        span: &SourceSpan,
+        before: usize,
+        after: usize,
+    ) -> Result<Box<dyn SpanContents<'a> + 'a>, MietteError> {
+        // Without context the spot itself is asked for, whose line and column head the excerpt.
+        let spot = before == 0 && after == 0;
+        let from = if spot { span.offset().saturating_sub(self.from) } else { 0 };
+        let to = if spot { from + span.len() } else { self.text.len() };
+        let (Some(head), Some(text)) = (self.text.get(..from), self.text.get(from..to)) else {
+            return Err(MietteError::OutOfBounds);
+        };
+        let column = head.len() - head.rfind('\n').map_or(0, |i| i + 1);
+        Ok(Box::new(MietteSpanContents::new_named(
+            self.name.clone(),
+            text.as_bytes(),
+            (self.from + from, text.len()).into(),
+            self.first_line + head.matches('\n').count(),
+            column,
+            self.lines,
+        )))
+    }
+}
+
+impl<'a> SourceText<'a> {
+    pub fn new(name: impl Into<String>, text: &'a str) -> Self {
+        let mut starts = vec![0];
+        starts.extend(text.bytes().enumerate().filter(|(_, b)| *b == b'\n').map(|(i, _)| i + 1));
+        Self { name: name.into(), text, starts }
+    }
+
+    /// The message with the place, for a terminal. Lines that no terminal should be given (huge ones,
+    /// ones with control characters) are named and not shown.
+    pub fn render(&self, mark: &Mark<'_>, color: bool) -> String {
+        let line = (mark.line.max(1) as usize - 1).min(self.starts.len() - 1);
+        let first = line.saturating_sub(CONTEXT);
+        let last = (line + CONTEXT).min(self.starts.len() - 1);
+        let message = printable(mark.message);
+        let help = mark.help.as_deref().map(printable);
+        if !(first..=last).all(|l| is_showable(self.line(l))) {
+            return self.plain(mark, &message, help.as_deref());
+        }
+        let (start, end) = self.span(line, mark.column);
+        let mut diagnostic = MietteDiagnostic::new(message.as_str()).with_label(LabeledSpan::new(
+            Some(printable(mark.label)),
+            start,
+            end.saturating_sub(start),
+        ));
+        if let Some(help) = &help {
+            diagnostic = diagnostic.with_help(help.as_str());
+        }
+        let from = self.starts[first];
+        let to = self.starts.get(last + 1).copied().unwrap_or(self.text.len());
+        let excerpt = Excerpt {
+            name: printable(&self.name),
+            text: self.text[from..to].to_owned(),
+            from,
+            first_line: first,
+            lines: last + 1 - first,
+        };
+        let theme = match color {
+            true => GraphicalTheme::unicode(),
+            false => GraphicalTheme::unicode_nocolor(),
+        };
+        let handler = GraphicalReportHandler::new_themed(theme).with_width(100).with_links(false);
+        let report = Report::new(diagnostic).with_source_code(excerpt);
+        let mut out = String::new();
+        match handler.render_report(&mut out, report.as_ref()) {
+            Ok(()) => out,
+            Err(_) => self.plain(mark, &message, help.as_deref()),
+        }
+    }
+
+    fn plain(&self, mark: &Mark<'_>, message: &str, help: Option<&str>) -> String {
+        let column = mark.column.map_or_else(String::new, |c| format!(":{c}"));
+        let mut out = format!("{}:{}{column}: {message}\n", printable(&self.name), mark.line);
+        if let Some(help) = help {
+            let _ = writeln!(out, "  help: {help}");
+        }
+        out
+    }
+
+    fn line(&self, line: usize) -> &'a str {
+        let end = self.starts.get(line + 1).map_or(self.text.len(), |e| e - 1);
+        self.text[self.starts[line]..end].trim_end_matches('\r')
+    }
+
+    /// Bytes to mark: from the column to the end of the word there, or the line without its indent.
+    fn span(&self, line: usize, column: Option<u32>) -> (usize, usize) {
+        let (start, text) = (self.starts[line], self.line(line));
+        let Some(column) = column else {
+            let indent = text.len() - text.trim_start().len();
+            return (start + indent, start + text.trim_end().len().max(indent));
+        };
+        let mut at = (column.max(1) as usize - 1).min(text.len());
+        while !text.is_char_boundary(at) {
+            at -= 1;
+        }
+        let rest = &text[at..];
+        let word = rest.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(rest.len());
+        let length = word.max(rest.chars().next().map_or(0, char::len_utf8));
+        (start + at, start + at + length)
+    }
+}
+
+fn is_showable(line: &str) -> bool {
+    line.len() <= LONGEST_LINE && !line.chars().any(|c| c.is_control() && c != '\t')
+}
+
+/// Text of a file or of a message about one, without anything that a terminal would obey.
+pub fn printable(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() && c != '\n' { '\u{fffd}' } else { c }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn show(text: &str, line: u32, column: Option<u32>) -> String {
+        let mark = Mark { line, column, message: "it is wrong", label: "here", help: None };
+        SourceText::new("a.sched", text).render(&mark, false)
+    }
+
+    #[test]
+    fn the_line_is_shown_with_its_number() {
+        let out = show("one\ntwo three\nfour\nfive\n", 2, Some(5));
+        assert!(out.contains("it is wrong") && out.contains("a.sched:2:5"), "{out}");
+        assert!(out.contains("2 │ two three") && out.contains("here"), "{out}");
+        assert!(out.contains("3 │ four") && !out.contains("five"), "{out}");
+    }
+
+    #[test]
+    fn whole_lines_ends_and_places_outside_are_marked_without_panic() {
+        for text in ["", "\n", "x", "x\n", "  indented\r\n", "ä ö ü\n"] {
+            for line in [0, 1, 2, 900] {
+                for column in [None, Some(0), Some(1), Some(2), Some(70)] {
+                    assert!(show(text, line, column).contains("it is wrong"));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn hostile_lines_are_not_shown() {
+        let huge = show(&"x".repeat(5000), 1, Some(1));
+        assert!(huge.len() < 200, "{huge}");
+        let escape = show("a\u{1b}[2Jb\n", 1, None);
+        assert!(!escape.contains('\u{1b}'), "{escape:?}");
+    }
+}

@@ -1,0 +1,113 @@
+//! `amk verify`: does an executor say what HuggingFace transformers says?
+
+use std::path::PathBuf;
+
+use amk_models::golden::{FileReport, Golden, Limits, VerifyReport, verify_f32};
+use clap::{Args, ValueEnum};
+
+use super::generate::{Device, source};
+use super::{Failure, Outcome, Verdict, model};
+use crate::output::{self, Output, Tone};
+
+/// Compare with golden outputs of HuggingFace transformers.
+#[derive(Args)]
+#[command(after_help = "\
+Exit code 0 if every file passes, 1 if one does not, 2 if a golden was made from other files than the
+model's.
+
+Examples:
+  amk verify path/to/checkpoint --golden golden.json
+  amk verify path/to/checkpoint --golden golden.json --prompts 2 --json")]
+pub struct VerifyArgs {
+    /// A checkpoint folder or a hub id; by default the embedded model.
+    model: Option<String>,
+    /// Golden files of this very checkpoint.
+    #[arg(long, value_name = "FILE", num_args = 1.., required = true)]
+    golden: Vec<PathBuf>,
+    /// The arithmetic to compare in.
+    #[arg(long, value_enum, default_value_t)]
+    compute: Compute,
+    /// What runs the model.
+    #[arg(long, value_enum, default_value_t)]
+    device: Device,
+    /// Compare the first N prompts of each file only.
+    #[arg(long, value_name = "N")]
+    prompts: Option<usize>,
+    /// Compare the first N generated tokens of each prompt only.
+    #[arg(long, value_name = "N")]
+    tokens: Option<usize>,
+}
+
+/// The arithmetic of a comparison.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Compute {
+    /// Token for token, logits within 1e-3.
+    #[default]
+    F32,
+}
+
+pub fn run(args: &VerifyArgs, out: &Output) -> Outcome {
+    let checkpoint = model::open(args.model.as_deref(), out)?;
+    // All files are read and matched before anything is computed.
+    let mut goldens = Vec::new();
+    for path in &args.golden {
+        let golden = Golden::read(path).map_err(Failure::input)?;
+        golden.check_files(checkpoint.files()).map_err(Failure::input)?;
+        goldens.push(golden);
+    }
+    let mut source = source(args.device, &checkpoint)?;
+    let limits = Limits {
+        prompts: args.prompts.unwrap_or(usize::MAX),
+        tokens: args.tokens.unwrap_or(usize::MAX),
+        ..Limits::default()
+    };
+    let mut files = Vec::new();
+    for golden in &goldens {
+        let spinner = out.spinner(&format!("comparing with {}", golden.checkpoint));
+        let result = match args.compute {
+            Compute::F32 => verify_f32(golden, source.as_mut(), limits),
+        };
+        spinner.finish_and_clear();
+        let report = result.map_err(Failure::input)?;
+        show(&report, out);
+        files.push(report);
+    }
+    let report = VerifyReport::new(files);
+    out.document(&report);
+    Ok(Verdict::of(report.ok))
+}
+
+fn show(report: &FileReport, out: &Output) {
+    let verdict = match report.ok {
+        true => out.paint(Tone::Good, "passed"),
+        false => out.paint(Tone::Bad, "failed"),
+    };
+    out.line(format!(
+        "{verdict}  {} in {}: {}, {} exact, {} excused, {} mismatched of {}, largest logit difference {:.2e}",
+        report.name,
+        report.compute,
+        output::count(report.prompts, "prompt"),
+        report.exact,
+        report.excused,
+        report.mismatched,
+        output::count(report.positions, "position"),
+        report.max_abs_logit_error
+    ));
+    for failure in &report.failures {
+        out.line(format!("        {failure}"));
+    }
+    if let Some(m) = &report.first_mismatch {
+        let margin =
+            m.margin.map_or_else(String::new, |m| format!("; HuggingFace's margin there {m}"));
+        out.line(format!(
+            "        first difference: prompt {}, {} step {}, {}: token {} with {} expected, token {} with {} found{margin}",
+            m.prompt, m.pass, m.step, m.what, m.expected_token, m.expected_logit, m.actual_token, m.actual_logit
+        ));
+    }
+    if let Some(p) = &report.perplexity {
+        out.detail(format!(
+            "        perplexity {:.6}, HuggingFace {:.6}, {} tokens",
+            p.actual, p.expected, p.tokens
+        ));
+    }
+}
