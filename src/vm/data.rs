@@ -20,7 +20,7 @@ pub enum DataError {
 }
 
 /// Contents of `weight` and `constant` buffers, as float32 (exact for every storage type).
-pub trait Data {
+pub trait Data: Send + Sync {
     /// Rows of a matrix `[rows, columns]`, one after another. A vector is one row.
     ///
     /// # Errors

@@ -20,7 +20,7 @@
 //!
 //! `plan.rs` prepares a program, `agents/` runs a launch, `ring.rs` is the chunk ring, `op/` the maths,
 //! `fault.rs` what may be found, `recipe.rs` fills read-only buffers from a checkpoint, `model.rs`
-//! decodes with it.
+//! decodes with it, `refute.rs` tries a program in many interleavings.
 
 mod agents;
 mod clock;
@@ -31,6 +31,7 @@ mod model;
 pub mod op;
 mod plan;
 mod recipe;
+mod refute;
 mod ring;
 mod rng;
 mod schedule;
@@ -44,6 +45,7 @@ pub use fault::{Agent, Blocked, BlockedOn, FaultKind, Place, Site, VmFault};
 pub use memory::Values;
 pub use model::{Generated, VmError, VmModel};
 pub use recipe::RecipeData;
+pub use refute::{Refutation, refute};
 pub use schedule::Policy;
 
 use agents::{Launch, Machine};
@@ -137,12 +139,29 @@ impl Vm {
             op::check(&program)?;
         }
         let plan = Plan::new(program)?;
-        let mut memory = Memory::new(&plan, data.is_some())?;
+        let memory = Memory::new(&plan, data.is_some())?;
+        let mut vm =
+            Vm { plan, memory, data, options: Options::default(), steps: 0, base: 0, launches: 0 };
+        vm.configure(options);
+        Ok(vm)
+    }
+
+    fn configure(&mut self, options: Options) {
         if let Some(epoch) = options.leftover_epoch {
-            memory.preset_epochs(&plan, epoch);
+            self.memory.preset_epochs(&self.plan, epoch);
         }
-        let base = options.epoch_base;
-        Ok(Vm { plan, memory, data, options, steps: 0, base, launches: 0 })
+        (self.steps, self.base, self.launches) = (0, options.epoch_base, 0);
+        self.options = options;
+    }
+
+    /// Starts over with other options, as a new machine would.
+    ///
+    /// # Errors
+    /// As [`Vm::new`], which has succeeded before.
+    pub fn restart(&mut self, options: Options) -> Result<(), VmFault> {
+        self.reset()?;
+        self.configure(options);
+        Ok(())
     }
 
     /// The program.
@@ -204,8 +223,8 @@ impl Vm {
         Ok(())
     }
 
-    /// Copies the cache rows of the first `rows` positions, and the tokens, of another program's
-    /// memory. `Err` names a buffer the other lacks, or has in another shape.
+    /// Copies the cache rows of the first `rows` positions of another program's memory, and its tokens:
+    /// the prompt, and the one that follows these positions if it is there. `Err` names a buffer the other lacks, or has in another shape.
     pub(crate) fn take_over(&mut self, other: &Vm, rows: u64) -> Result<(), String> {
         let theirs = &other.plan.program.buffers;
         for (i, buffer) in self.plan.program.buffers.clone().iter().enumerate() {
@@ -221,7 +240,9 @@ impl Vm {
                 (false, [n]) if from.shape.len() == 1 => (1, (*n).min(from.shape[0]), 1),
                 _ => return Err(lost()),
             };
-            let n = if cache { rows } else { other.memory.prompt }.min(capacity);
+            let next = rows < capacity && other.memory.shadows[from.id.index()].is_written(rows);
+            let tokens = other.memory.prompt.max(if next { rows + 1 } else { 0 });
+            let n = if cache { rows } else { tokens }.min(capacity);
             for h in 0..heads {
                 let at = h * capacity * width;
                 let values = other.get(from.id, at, at + n * width).ok_or_else(lost)?;
@@ -269,8 +290,8 @@ impl Vm {
         let result = Machine::new(launch).run();
         self.memory.waiting.iter_mut().for_each(|w| w.clear());
         self.launches += 1;
-        self.steps += steps;
-        self.base += steps * per_step;
+        self.steps = self.steps.saturating_add(steps);
+        self.base = self.base.saturating_add(steps.saturating_mul(per_step));
         let done = result?;
         Ok(Outcome {
             steps: done.steps,

@@ -13,8 +13,9 @@ use amk_schedule_ir::{
 
 use super::fault::VmFault;
 
-/// Most rectangles rows one access may fall into.
+/// Most pieces one access, and all accesses with constant regions together, may fall into.
 const MAX_INTERVALS: u128 = 1 << 22;
+const MAX_ALL_INTERVALS: usize = 1 << 26;
 
 /// A half-open interval of flattened elements.
 pub(crate) type Interval = (u64, u64);
@@ -205,6 +206,8 @@ fn buffer_plan(i: usize, b: &Buffer) -> Result<BufferPlan, VmFault> {
 struct Builder<'a> {
     program: &'a Program,
     buffers: Vec<BufferPlan>,
+    /// Pieces of constant regions so far.
+    pieces: usize,
 }
 
 impl Builder<'_> {
@@ -254,10 +257,14 @@ impl Builder<'_> {
         };
         let (reads, writes) = (all(reads)?, all(writes)?);
         for access in reads.iter().chain(&writes) {
+            self.pieces += access.fixed.as_ref().map_or(0, Vec::len);
             let cuts = &mut self.buffers[access.buffer].cuts;
             for &(lo, hi) in access.fixed.iter().flatten() {
                 cuts.extend([lo, hi]);
             }
+        }
+        if self.pieces > MAX_ALL_INTERVALS {
+            return Err(malformed("its accesses fall into too many pieces".into()));
         }
         Ok(InstrPlan { reads, writes })
     }
@@ -341,7 +348,7 @@ impl Plan {
         }
         let buffers = program.buffers.iter().enumerate().map(|(i, b)| buffer_plan(i, b));
         let buffers = buffers.collect::<Result<Vec<_>, _>>()?;
-        let mut builder = Builder { program: &program, buffers };
+        let mut builder = Builder { program: &program, buffers, pieces: 0 };
 
         let mut thresholds = vec![Vec::new(); program.counters.len()];
         for (i, c) in program.counters.iter().enumerate() {

@@ -67,10 +67,15 @@ impl Machine<'_> {
                 self.clocks.tick(agent);
             }
             self.rings[sm].issue(Held { chunk, landed: false, issued_at, rows: None });
-            self.wake_landing(sm);
             self.producers[sm].chunk += 1;
             moved = true;
-            if self.fine || self.halt {
+            if self.fine {
+                self.wake_landing(sm);
+                break;
+            }
+            // Landing depends on nothing, and what the copy reads is recorded at issue.
+            self.landing_step(sm);
+            if self.halt {
                 break;
             }
         }
@@ -127,9 +132,9 @@ impl Machine<'_> {
         Ok(Rows { buffer: kv.buffer, elements, values: None })
     }
 
-    /// A copy that was issued arrives; all of them unless steps are fine.
+    /// A copy that was issued arrives, any of them.
     pub(super) fn landing_step(&mut self, sm: usize) -> bool {
-        while !self.rings[sm].in_flight.is_empty() {
+        if !self.rings[sm].in_flight.is_empty() {
             let i = self.rng.below(self.rings[sm].in_flight.len());
             let chunk = self.rings[sm].in_flight[i];
             let rows = self.landing_rows(sm, chunk);
@@ -139,9 +144,6 @@ impl Machine<'_> {
             if self.rings[sm].awaited == Some(chunk) {
                 self.rings[sm].awaited = None;
                 self.wake_consumer(sm);
-            }
-            if self.fine {
-                break;
             }
         }
         if std::mem::take(&mut self.rings[sm].producer_waits) {

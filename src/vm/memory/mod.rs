@@ -15,7 +15,7 @@ pub(crate) use values::Array;
 pub use values::Values;
 
 /// Largest memory of values, elements of all buffers together.
-const MAX_VALUES: u64 = 1 << 32;
+const MAX_VALUES: u64 = 1 << 30;
 
 /// All buffers.
 pub(crate) struct Memory {

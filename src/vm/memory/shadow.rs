@@ -173,6 +173,11 @@ impl Shadow {
         }
     }
 
+    /// Has anybody written the element?
+    pub fn is_written(&self, at: u64) -> bool {
+        self.segments[self.index(at)].last.agent != NOBODY
+    }
+
     /// Looks for the first word from `lo` on whose tag is not that of `epoch`.
     pub fn packets(&self, (lo, hi): Interval, epoch: u64, tags: u64) -> Packets {
         let tag = epoch % tags;
