@@ -5,6 +5,8 @@ pub mod codegen;
 pub mod doctor;
 pub mod generate;
 pub mod image;
+pub mod graph;
+pub mod lower;
 pub mod lowered;
 pub mod target;
 pub mod toolchain;

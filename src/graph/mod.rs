@@ -1,0 +1,8 @@
+//! Two graphs, both on petgraph. [`ModelGraph`] is what is computed: the fused stages of every layer
+//! with their shapes and bytes, and the tensors between them; the lowering walks it.
+//! [`DependenceGraph`] is what a program does with it: instructions gathered by stage, with predicted
+//! times, the critical path, and DOT for reports.
+
+mod model;
+
+pub use model::{Class, Matrix, ModelGraph, Stage, StageKind, Value, ValueId};

@@ -1,0 +1,195 @@
+//! What the lowering needs to know about a model: its sizes, and the name and storage type of every
+//! tensor. No weights.
+
+use amk_schedule_ir::DType;
+use serde::{Deserialize, Serialize};
+
+use super::LowerError;
+
+/// Largest hidden or MLP width, and largest width of all heads together.
+const MAX_WIDTH: u64 = 1 << 24;
+/// Most decoder layers.
+const MAX_LAYERS: u64 = 4096;
+
+/// A tensor of the checkpoint.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TensorInfo {
+    /// Name in the checkpoint.
+    pub name: String,
+    /// Storage type: `Bf16`, `F16` or `F32`.
+    pub dtype: DType,
+}
+
+/// Sizes of a Llama-family model, in elements.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Sizes {
+    /// Width of the residual stream, even.
+    pub hidden: u64,
+    /// Decoder layers.
+    pub layers: u64,
+    /// Query heads.
+    pub heads: u64,
+    /// Key and value heads; divides `heads`.
+    pub kv_heads: u64,
+    /// Width of a head, even, 8 to 256; not necessarily `hidden / heads`.
+    pub head_dim: u64,
+    /// Width of the gate and up projections.
+    pub inner: u64,
+    /// Rows of the embedding and of the head.
+    pub vocab: u64,
+    /// Positions the model was made for.
+    pub max_positions: u64,
+    /// Epsilon inside the RMS norm.
+    pub eps: f32,
+    /// Factor of the attention scores.
+    pub scale: f32,
+}
+
+impl Sizes {
+    /// Width of all query heads together.
+    pub fn q_width(&self) -> u64 {
+        self.heads * self.head_dim
+    }
+
+    /// Rows of the fused query, key and value matrix.
+    pub fn qkv_width(&self) -> u64 {
+        (self.heads + 2 * self.kv_heads) * self.head_dim
+    }
+
+    /// Query heads that share one kv head.
+    pub fn group(&self) -> u64 {
+        self.heads / self.kv_heads
+    }
+}
+
+/// Tensors of one decoder layer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LayerTensors {
+    pub input_norm: TensorInfo,
+    pub query: TensorInfo,
+    pub key: TensorInfo,
+    pub value: TensorInfo,
+    pub output: TensorInfo,
+    pub post_norm: TensorInfo,
+    pub gate: TensorInfo,
+    pub up: TensorInfo,
+    pub down: TensorInfo,
+}
+
+/// A model as the lowering sees it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Shape {
+    /// For people.
+    pub name: String,
+    pub sizes: Sizes,
+    pub embedding: TensorInfo,
+    pub layers: Vec<LayerTensors>,
+    pub final_norm: TensorInfo,
+    /// Output head; the embedding's tensor where the model ties them.
+    pub head: TensorInfo,
+}
+
+impl Shape {
+    /// A model with the tensor names of `LlamaForCausalLM`, all stored as `dtype`.
+    pub fn llama(name: &str, sizes: Sizes, tied: bool, dtype: DType) -> Shape {
+        let tensor = |name: String| TensorInfo { name, dtype };
+        let embedding = tensor("model.embed_tokens.weight".to_owned());
+        let layer = |l: u64| {
+            let at = |part: &str| tensor(format!("model.layers.{l}.{part}.weight"));
+            LayerTensors {
+                input_norm: at("input_layernorm"),
+                query: at("self_attn.q_proj"),
+                key: at("self_attn.k_proj"),
+                value: at("self_attn.v_proj"),
+                output: at("self_attn.o_proj"),
+                post_norm: at("post_attention_layernorm"),
+                gate: at("mlp.gate_proj"),
+                up: at("mlp.up_proj"),
+                down: at("mlp.down_proj"),
+            }
+        };
+        Shape {
+            name: name.to_owned(),
+            sizes,
+            layers: (0..sizes.layers).map(layer).collect(),
+            final_norm: tensor("model.norm.weight".to_owned()),
+            head: if tied { embedding.clone() } else { tensor("lm_head.weight".to_owned()) },
+            embedding,
+        }
+    }
+
+    /// Refuses sizes no schedule can be made for.
+    ///
+    /// # Errors
+    /// [`LowerError::Shape`], naming the size.
+    pub fn check(&self) -> Result<(), LowerError> {
+        let s = &self.sizes;
+        let range = |what: &'static str, value: u64, limit: u64| {
+            if value == 0 || value > limit {
+                return Err(LowerError::shape(what, value, format!("1 to {limit}")));
+            }
+            Ok(())
+        };
+        range("hidden size", s.hidden, MAX_WIDTH)?;
+        range("intermediate size", s.inner, MAX_WIDTH)?;
+        range("number of layers", s.layers, MAX_LAYERS)?;
+        range("vocabulary size", s.vocab, u64::from(u32::MAX))?;
+        range("number of positions", s.max_positions, u64::from(u32::MAX))?;
+        range("number of heads", s.heads, MAX_WIDTH / 256)?;
+        range("number of kv heads", s.kv_heads, s.heads)?;
+        if !s.hidden.is_multiple_of(2) {
+            return Err(LowerError::shape(
+                "hidden size",
+                s.hidden,
+                "even, since the residual travels as pairs of bf16".to_owned(),
+            ));
+        }
+        if !s.heads.is_multiple_of(s.kv_heads) {
+            return Err(LowerError::shape(
+                "number of kv heads",
+                s.kv_heads,
+                format!("a divisor of the number of heads ({})", s.heads),
+            ));
+        }
+        if !(8..=256).contains(&s.head_dim) || !s.head_dim.is_multiple_of(2) {
+            return Err(LowerError::shape("head width", s.head_dim, "even, 8 to 256".to_owned()));
+        }
+        if self.layers.len() as u64 != s.layers {
+            return Err(LowerError::shape(
+                "number of layers",
+                s.layers,
+                format!("the number of layers with tensors ({})", self.layers.len()),
+            ));
+        }
+        let all = self.layers.iter().flat_map(LayerTensors::all);
+        for t in all.chain([&self.embedding, &self.final_norm, &self.head]) {
+            if !matches!(t.dtype, DType::Bf16 | DType::F16 | DType::F32) {
+                return Err(LowerError::Tensor { name: t.name.clone() });
+            }
+        }
+        Ok(())
+    }
+}
+
+impl LayerTensors {
+    fn all(&self) -> [&TensorInfo; 9] {
+        [
+            &self.input_norm,
+            &self.query,
+            &self.key,
+            &self.value,
+            &self.output,
+            &self.post_norm,
+            &self.gate,
+            &self.up,
+            &self.down,
+        ]
+    }
+}
+
+/// The type of one matrix fused from tensors of these types: the one with most bf16 terms, so that
+/// every part stays exact.
+pub fn widest(tensors: &[&TensorInfo]) -> DType {
+    tensors.iter().map(|t| t.dtype).max_by_key(|d| d.terms()).unwrap_or(DType::F32)
+}

@@ -1,0 +1,445 @@
+//! One function per stage: which instructions it becomes on which SMs.
+
+use amk_schedule_ir::op::*;
+use amk_schedule_ir::program::{Access, BufferKind, BufferSync, DType};
+use amk_schedule_ir::{BufferId, Region, Scalar, Span};
+
+use super::build::{Build, Edge, Links, Phase};
+use super::knobs::{EdgeKind, Plan};
+use super::partition::{PAIR_TILE, RowTiles, Spread, TILE};
+use super::{LowerError, Mode, Shape, Sizes};
+use crate::graph::{Class, Matrix, ModelGraph, Stage, StageKind, ValueId};
+use crate::lowered::Recipe;
+
+/// Emits every stage of the model, in an order of execution.
+pub(super) fn emit(
+    shape: &Shape,
+    plan: &Plan,
+    model: &ModelGraph,
+    mode: Mode,
+) -> Result<Build, LowerError> {
+    let mut build = Build::new(plan.cx, plan.grid)?;
+    let globals = Globals::new(&mut build, shape, plan)?;
+    let edges = vec![None; model.values.len()];
+    let s = shape.sizes;
+    let mut e = Emit { build, s, plan, model, mode, globals, edges, shifts: 0 };
+    for node in model.order() {
+        let stage = &model.graph[node];
+        // Values other SMs have published; the residual is local.
+        let input = model
+            .graph
+            .edges_directed(node, petgraph::Direction::Incoming)
+            .map(|edge| *edge.weight())
+            .find(|v| !matches!(model.values[v.0].class, Class::Residual));
+        let input = input.and_then(|v| e.edges[v.0]);
+        match stage.kind {
+            StageKind::Embed => e.embed()?,
+            StageKind::Qkv => e.qkv(stage, input)?,
+            StageKind::Attention => e.attention(stage, input)?,
+            StageKind::Output | StageKind::Down => e.residual(stage, input)?,
+            StageKind::GateUp => e.gate_up(stage, input)?,
+            StageKind::Head => e.head(stage, input)?,
+            StageKind::Boundary => e.boundary(input)?,
+        }
+    }
+    Ok(e.build)
+}
+
+/// Buffers that belong to no layer.
+struct Globals {
+    tokens: BufferId,
+    embedding: BufferId,
+    rope: BufferId,
+    residual: BufferId,
+}
+
+impl Globals {
+    fn new(b: &mut Build, shape: &Shape, plan: &Plan) -> Result<Globals, LowerError> {
+        use BufferKind::*;
+        let s = &shape.sizes;
+        let table = Recipe::Concat(vec![shape.embedding.name.clone()]);
+        let local = vec![plan.cx.tokens, s.hidden];
+        let plain = BufferSync::Plain;
+        let positions = vec![plan.capacity + plan.cx.tokens];
+        Ok(Globals {
+            tokens: b.buffer("tokens".into(), Tokens, plain, DType::U32, positions, None)?,
+            embedding: b.buffer(
+                "embedding".into(),
+                Constant,
+                plain,
+                shape.embedding.dtype,
+                vec![s.vocab, s.hidden],
+                Some(table),
+            )?,
+            rope: b.buffer(
+                "rope".into(),
+                Constant,
+                plain,
+                DType::F32,
+                vec![s.max_positions, s.head_dim],
+                Some(Recipe::Rope),
+            )?,
+            residual: b.buffer(
+                "residual".into(),
+                Activation,
+                BufferSync::Local,
+                DType::F32,
+                local,
+                None,
+            )?,
+        })
+    }
+}
+
+struct Emit<'a> {
+    build: Build,
+    s: Sizes,
+    plan: &'a Plan,
+    model: &'a ModelGraph,
+    mode: Mode,
+    globals: Globals,
+    /// Buffers of the values emitted so far.
+    edges: Vec<Option<Edge>>,
+    /// Matrix stages whose rows may shift, so far.
+    shifts: u64,
+}
+
+impl Emit<'_> {
+    fn name(&self, stage: &Stage, what: &str) -> String {
+        match stage.layer {
+            Some(l) => format!("layer {l} {what}"),
+            None => what.to_owned(),
+        }
+    }
+
+    /// Row tiles of a stage whose output rows have no fixed owner.
+    fn shifting(&mut self, rows: u64, tile: u64) -> RowTiles {
+        let n = self.plan.grid;
+        let shift = self.shifts * (self.plan.rotation % n) % n;
+        self.shifts += 1;
+        RowTiles { rows, tile, n, shift }
+    }
+
+    /// Row tiles of the residual, alike in every stage.
+    fn owned(&self) -> RowTiles {
+        RowTiles { rows: self.s.hidden, tile: TILE, n: self.plan.grid, shift: 0 }
+    }
+
+    fn constant(&mut self, name: String, t: &super::TensorInfo) -> Result<BufferId, LowerError> {
+        let recipe = Recipe::Concat(vec![t.name.clone()]);
+        let (kind, sync) = (BufferKind::Constant, BufferSync::Plain);
+        self.build.buffer(name, kind, sync, t.dtype, vec![self.s.hidden], Some(recipe))
+    }
+
+    fn norm(&mut self, stage: &Stage) -> Result<BufferId, LowerError> {
+        let name = match stage.kind {
+            StageKind::Qkv => self.name(stage, "input norm"),
+            StageKind::GateUp => self.name(stage, "post norm"),
+            _ => "final norm".to_owned(),
+        };
+        match &stage.norm {
+            Some(tensor) => self.constant(name, tensor),
+            None => Err(malformed(stage, "a norm")),
+        }
+    }
+
+    fn weight(&mut self, stage: &Stage) -> Result<BufferId, LowerError> {
+        let Some(Matrix { name, rows, k, dtype, recipe }) = stage.matrix.clone() else {
+            return Err(malformed(stage, "a matrix"));
+        };
+        let (kind, sync) = (BufferKind::Weight, BufferSync::Plain);
+        self.build.buffer(name, kind, sync, dtype, vec![rows, k], Some(recipe))
+    }
+
+    /// The buffer of the value a stage makes.
+    fn output(&mut self, stage: &Stage) -> Result<Edge, LowerError> {
+        let Some(ValueId(at)) = stage.output else {
+            return Err(malformed(stage, "an output"));
+        };
+        let value = &self.model.values[at];
+        let knobs = &self.plan.edges;
+        let (kind, dtype) = match value.class {
+            Class::Hidden | Class::Residual | Class::Best => (knobs.hidden, self.mode.dtype()),
+            Class::Qkv => (knobs.qkv, DType::F32),
+            Class::Attention => (knobs.attention, self.mode.dtype()),
+            Class::Act => (knobs.act, self.mode.dtype()),
+        };
+        // A packet word holds two bf16, so a row of odd width would share a word with the next.
+        let odd = kind == EdgeKind::Packet && !value.width.is_multiple_of(dtype.per_word());
+        let dtype = if odd { DType::F32 } else { dtype };
+        let shape = vec![self.plan.cx.tokens, value.width];
+        let edge = self.build.edge(value.name.clone(), kind, dtype, shape)?;
+        self.edges[at] = Some(edge);
+        Ok(edge)
+    }
+
+    fn embed(&mut self) -> Result<(), LowerError> {
+        let tiles = self.owned();
+        for sm in 0..self.plan.grid {
+            let Some(rows) = tiles.of(sm) else { continue };
+            let op = Op::Embed(Embed { hidden: self.s.hidden, vocab: self.s.vocab, rows });
+            let g = &self.globals;
+            let links = Links {
+                reads: &[g.tokens, g.embedding],
+                writes: &[g.residual],
+                ..Links::default()
+            };
+            self.build.instruction(sm, op, links)?;
+        }
+        Ok(())
+    }
+
+    fn qkv(&mut self, stage: &Stage, input: Option<Edge>) -> Result<(), LowerError> {
+        let norm = self.norm(stage)?;
+        let weight = self.weight(stage)?;
+        let out = self.output(stage)?;
+        let total = self.s.qkv_width();
+        let tiles = self.shifting(total, TILE);
+        // The first layer reads the embedding itself: nobody has published a hidden state yet.
+        let (source, vocab) = match input {
+            Some(_) => (Source::Hidden, 0),
+            None => (Source::Embedding, self.s.vocab),
+        };
+        let reads = match input {
+            Some(edge) => vec![edge.buffer, norm],
+            None => vec![self.globals.tokens, self.globals.embedding, norm],
+        };
+        for sm in 0..self.plan.grid {
+            let Some(rows) = tiles.of(sm) else { continue };
+            let op = Op::NormQkv(NormQkv {
+                hidden: self.s.hidden,
+                total,
+                rows,
+                eps: Scalar(self.s.eps),
+                source,
+                vocab,
+            });
+            let links = Links {
+                reads: &reads,
+                writes: &[out.buffer],
+                input,
+                output: Some(out),
+                weight: Some((weight, Phase::Chain)),
+            };
+            self.build.instruction(sm, op, links)?;
+        }
+        Ok(())
+    }
+
+    fn attention(&mut self, stage: &Stage, input: Option<Edge>) -> Result<(), LowerError> {
+        let qkv = input.ok_or_else(|| malformed(stage, "an input"))?;
+        let (s, plan) = (self.s, self.plan);
+        let mut cache = |what: &str| {
+            let name = self.name(stage, what);
+            let shape = vec![s.kv_heads, plan.capacity, s.head_dim];
+            let dtype = self.mode.dtype();
+            self.build.buffer(name, BufferKind::Kv, BufferSync::Plain, dtype, shape, None)
+        };
+        let (keys, values) = (cache("keys")?, cache("values")?);
+        let split = plan.splits > 1;
+        let partial = if split {
+            let name = self.name(stage, "partial");
+            let shape = vec![s.heads, plan.splits, plan.cx.tokens, s.head_dim + 2];
+            Some(self.build.edge(name, plan.edges.partial, DType::F32, shape)?)
+        } else {
+            None
+        };
+        let out = self.output(stage)?;
+        let target = partial.unwrap_or(out);
+        let parts = s.group().div_ceil(plan.q_heads_per_unit);
+        let units = s.kv_heads * parts * plan.splits;
+        let spread = Spread::new(plan.grid, units, plan.unit_stride, 0);
+        for unit in 0..units {
+            let (heads, split) = (unit / plan.splits, unit % plan.splits);
+            let (kv_head, part) = (heads / parts, heads % parts);
+            let first = kv_head * s.group();
+            let q = Rows {
+                lo: first + part * plan.q_heads_per_unit,
+                hi: first + ((part + 1) * plan.q_heads_per_unit).min(s.group()),
+            };
+            let last = split + 1 == plan.splits;
+            let append = last && part == 0;
+            let op = Op::Attention(Attention {
+                head_dim: s.head_dim,
+                heads: s.heads,
+                kv_heads: s.kv_heads,
+                kv_head,
+                q,
+                split,
+                splits: plan.splits,
+                append,
+                scale: Scalar(s.scale),
+                capacity: plan.capacity,
+                max_positions: s.max_positions,
+            });
+            let mut reads = vec![qkv.buffer];
+            if last {
+                reads.extend([qkv.buffer, qkv.buffer]);
+            }
+            reads.extend([self.globals.rope, keys, values]);
+            let mut writes = Vec::new();
+            if append {
+                writes.extend([keys, values]);
+            }
+            writes.push(target.buffer);
+            let links =
+                Links { reads: &reads, writes: &writes, input, output: Some(target), weight: None };
+            self.build.instruction(spread.sm(unit), op, links)?;
+        }
+        match partial {
+            Some(partial) => self.merge(partial, out),
+            None => Ok(()),
+        }
+    }
+
+    fn merge(&mut self, partial: Edge, out: Edge) -> Result<(), LowerError> {
+        let (s, plan) = (self.s, self.plan);
+        let each = s.heads.div_ceil(plan.grid);
+        let units = s.heads.div_ceil(each);
+        // Beside the attention units, where there is room beside them.
+        let spread = Spread::new(plan.grid, units, None, 1);
+        for unit in 0..units {
+            let q = Rows { lo: unit * each, hi: ((unit + 1) * each).min(s.heads) };
+            let op = Op::AttentionMerge(AttentionMerge {
+                head_dim: s.head_dim,
+                heads: s.heads,
+                q,
+                splits: plan.splits,
+            });
+            let links = Links {
+                reads: &[partial.buffer],
+                writes: &[out.buffer],
+                input: Some(partial),
+                output: Some(out),
+                weight: None,
+            };
+            self.build.instruction(spread.sm(unit), op, links)?;
+        }
+        Ok(())
+    }
+
+    /// Output and down projections.
+    fn residual(&mut self, stage: &Stage, input: Option<Edge>) -> Result<(), LowerError> {
+        let edge = input.ok_or_else(|| malformed(stage, "an input"))?;
+        let (inner, phase) = match stage.kind {
+            StageKind::Output => (self.s.q_width(), Phase::Chain),
+            _ => (self.s.inner, Phase::Dense),
+        };
+        let weight = self.weight(stage)?;
+        let out = self.output(stage)?;
+        let tiles = self.owned();
+        let residual = self.globals.residual;
+        for sm in 0..self.plan.grid {
+            let Some(rows) = tiles.of(sm) else { continue };
+            let op = Op::LinearResidual(LinearResidual { inner, hidden: self.s.hidden, rows });
+            let links = Links {
+                reads: &[edge.buffer, residual],
+                writes: &[residual, out.buffer],
+                input,
+                output: Some(out),
+                weight: Some((weight, phase)),
+            };
+            self.build.instruction(sm, op, links)?;
+        }
+        Ok(())
+    }
+
+    fn gate_up(&mut self, stage: &Stage, input: Option<Edge>) -> Result<(), LowerError> {
+        let edge = input.ok_or_else(|| malformed(stage, "an input"))?;
+        let norm = self.norm(stage)?;
+        let weight = self.weight(stage)?;
+        let out = self.output(stage)?;
+        let tiles = self.shifting(self.s.inner, PAIR_TILE);
+        for sm in 0..self.plan.grid {
+            let Some(rows) = tiles.of(sm) else { continue };
+            let op = Op::NormGateUp(NormGateUp {
+                hidden: self.s.hidden,
+                inner: self.s.inner,
+                rows,
+                eps: Scalar(self.s.eps),
+            });
+            let links = Links {
+                reads: &[edge.buffer, norm],
+                writes: &[out.buffer],
+                input,
+                output: Some(out),
+                weight: Some((weight, Phase::Dense)),
+            };
+            self.build.instruction(sm, op, links)?;
+        }
+        Ok(())
+    }
+
+    fn head(&mut self, stage: &Stage, input: Option<Edge>) -> Result<(), LowerError> {
+        let edge = input.ok_or_else(|| malformed(stage, "an input"))?;
+        let norm = self.norm(stage)?;
+        let weight = self.weight(stage)?;
+        let vocab = self.s.vocab;
+        let tiles = self.shifting(vocab, TILE);
+        let parts: Vec<(u64, Rows)> =
+            (0..self.plan.grid).filter_map(|sm| Some((sm, tiles.of(sm)?))).collect();
+        let slots = parts.len() as u64;
+        let plain = BufferSync::Plain;
+        let logits = self.build.buffer(
+            "logits".into(),
+            BufferKind::Output,
+            plain,
+            DType::F32,
+            vec![vocab],
+            None,
+        )?;
+        let best = self.build.buffer(
+            "best".into(),
+            BufferKind::Activation,
+            plain,
+            DType::Key,
+            vec![slots],
+            None,
+        )?;
+        if let Some(ValueId(at)) = stage.output {
+            self.edges[at] = Some(Edge { buffer: best, counter: None });
+        }
+        for (slot, (sm, rows)) in parts.into_iter().enumerate() {
+            let op = Op::NormLmHead(NormLmHead {
+                hidden: self.s.hidden,
+                vocab,
+                rows,
+                eps: Scalar(self.s.eps),
+                slot: slot as u64,
+                slots,
+            });
+            let links = Links {
+                reads: &[edge.buffer, norm],
+                writes: &[logits, best],
+                input,
+                output: None,
+                weight: Some((weight, Phase::Head)),
+            };
+            self.build.instruction(sm, op, links)?;
+        }
+        Ok(())
+    }
+
+    fn boundary(&mut self, input: Option<Edge>) -> Result<(), LowerError> {
+        for sm in 0..self.plan.grid {
+            self.build.instruction(sm, Op::Boundary(BoundaryArrive {}), Links::default())?;
+        }
+        let tokens = self.plan.cx.tokens as i64;
+        if let Some(best) = input {
+            let shape = &self.build.buffers[best.buffer.index()].shape;
+            let region = Region::whole(shape);
+            self.build.boundary.reads.push(Access { buffer: best.buffer, region, phase: 0 });
+        }
+        self.build.boundary.writes.push(Access {
+            buffer: self.globals.tokens,
+            region: Region(vec![Span::pos(tokens, tokens + 1)]),
+            phase: 0,
+        });
+        Ok(())
+    }
+}
+
+/// A stage of a model graph that lacks what its kind needs: only a graph made by hand can.
+fn malformed(stage: &Stage, what: &str) -> LowerError {
+    LowerError::Op { op: "stage", message: format!("{} lacks {what}", stage.label()) }
+}

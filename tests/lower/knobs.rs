@@ -1,0 +1,1 @@
+//! Each knob: two values, two programs.

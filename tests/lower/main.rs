@@ -1,0 +1,7 @@
+//! Lowering and packing, from the outside: shapes of every kind, every knob, every shape file.
+//! `common.rs` makes shapes and targets and holds what every lowering must satisfy.
+
+mod common;
+mod knobs;
+mod properties;
+mod scale;
