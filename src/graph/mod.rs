@@ -1,7 +1,5 @@
-//! Two graphs, both on petgraph. [`ModelGraph`] is what is computed: the fused stages of every layer
+//! The model graph, on petgraph. [`ModelGraph`] is what is computed: the fused stages of every layer
 //! with their shapes and bytes, and the tensors between them; the lowering walks it.
-//! [`DependenceGraph`] is what a program does with it: instructions gathered by stage, with predicted
-//! times, the critical path, and DOT for reports.
 
 mod model;
 

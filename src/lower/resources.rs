@@ -27,6 +27,8 @@ const SLOT_BYTES: [u64; 5] = [16384, 8192, 4096, 2048, 1024];
 const BARRIERS: u32 = 2;
 /// Tags of packet epochs: all 32-bit values but 0.
 const TAGS: u64 = u32::MAX as u64;
+/// Most steps of one launch, so that 32-bit counters never come near their end.
+const MOST_STEPS: u64 = 1 << 16;
 
 /// How a run is cut into chunks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -128,7 +130,7 @@ pub(super) fn finish(
         sm_arch: target.sm.clone(),
         bucket,
         tokens: plan.cx.tokens as u32,
-        max_steps: (bucket.last - bucket.first) / plan.cx.tokens + 1,
+        max_steps: max_steps(bucket, plan.cx.tokens),
         epochs: Epochs { per_step: 1, tags: TAGS },
         meta: meta(shape, target, knobs, mode),
         resources,
@@ -141,6 +143,12 @@ pub(super) fn finish(
     Ok(Lowered { program, recipes: build.recipes })
 }
 
+/// A decoding launch may walk through the bucket. A prefill step is a launch of its own: of the tokens
+/// it would hand to the next step it makes only the first.
+fn max_steps(bucket: Bucket, tokens: u64) -> u64 {
+    if tokens > 1 { 1 } else { (bucket.last - bucket.first + 1).min(MOST_STEPS) }
+}
+
 fn k_blocks(buffer: &Buffer) -> u64 {
     weight_blocks(buffer).unwrap_or(1).max(1)
 }
@@ -149,7 +157,11 @@ fn k_blocks(buffer: &Buffer) -> u64 {
 fn areas(build: &Build, resources: &Resources, mode: Mode) -> BTreeMap<Area, u64> {
     let mut areas = BTreeMap::from([(Area::Control, CONTROL_BYTES)]);
     for i in &build.instructions {
-        for (area, bytes) in i.op.shared(build.cx, resources, mode.terms()) {
+        // A product stages its first float input as the terms of the mode, and never fewer than the
+        // input's own type has.
+        let read = i.reads.iter().map(|a| build.buffers[a.buffer.index()].dtype);
+        let input = read.filter(|d| *d != DType::U32).map(DType::terms).next().unwrap_or(1);
+        for (area, bytes) in i.op.shared(build.cx, resources, mode.terms().max(input)) {
             let most = areas.entry(area).or_insert(0);
             *most = bytes.max(*most);
         }

@@ -217,6 +217,10 @@ pub fn check(lowered: &Lowered, target: &Target, mode: Mode) {
     check_runs(&lowered.program);
     check_resources(&lowered.program, target, mode);
     check_sync(lowered);
+    if let Err(rejected) = amk_validator::validate(lowered.program.clone(), target) {
+        let faults: Vec<String> = rejected.faults.iter().take(8).map(ToString::to_string).collect();
+        panic!("{}: {} faults:\n{}", target.name, rejected.faults.len(), faults.join("\n"));
+    }
     let text = amk_schedule_ir::text::print(&lowered.program);
     assert_eq!(amk_schedule_ir::text::parse(&text).unwrap(), lowered.program);
 }

@@ -1,1 +1,120 @@
-//! Each knob: two values, two programs.
+//! Each knob: two values give two programs, beyond the provenance they carry. Bad values are refused
+//! by name.
+
+use amk::lower::{EdgeKind, Edges, Knobs, LowerError, Mode, Shape, Windows};
+use amk_schedule_ir::DType;
+
+use crate::common::{check, first, odd_shape, sizes, target};
+
+/// The program's text without its provenance.
+fn body(knobs: &Knobs) -> String {
+    // Three heads a group, two splits: every class of edge and every choice of unit exists.
+    let shape = Shape::llama("knobs", sizes(96, 2, 6, 2, 16, 200, 300, 512), true, DType::Bf16);
+    let target = target(12);
+    let mut lowered = first(&shape, &target, knobs, Mode::Bf16).unwrap();
+    check(&lowered, &target, Mode::Bf16);
+    lowered.program.meta.clear();
+    amk_schedule_ir::text::print(&lowered.program)
+}
+
+#[test]
+fn every_knob_changes_the_program() {
+    let base = Knobs { splits: Some(2), slot_bytes: Some(1024), ..Knobs::default() };
+    let counter = EdgeKind::Counter;
+    let with_edges = |edges: Edges| Knobs { edges, ..base.clone() };
+    let with_windows = |windows: Windows| Knobs { windows, ..base.clone() };
+    let d = Edges::default();
+    let w = Windows::default();
+    let changed = [
+        ("edges.hidden", with_edges(Edges { hidden: counter, ..d })),
+        ("edges.qkv", with_edges(Edges { qkv: counter, ..d })),
+        ("edges.attention", with_edges(Edges { attention: counter, ..d })),
+        ("edges.act", with_edges(Edges { act: counter, ..d })),
+        ("edges.partial", with_edges(Edges { partial: counter, ..d })),
+        ("consumer_warps", Knobs { consumer_warps: 4, ..base.clone() }),
+        ("slot_bytes", Knobs { slot_bytes: Some(512), ..base.clone() }),
+        ("ring_slots", Knobs { ring_slots: Some(3), ..base.clone() }),
+        ("windows.dense", with_windows(Windows { dense: Some(1), ..w })),
+        ("windows.chain", with_windows(Windows { chain: Some(1), ..w })),
+        ("windows.head", with_windows(Windows { head: Some(1), ..w })),
+        ("splits", Knobs { splits: Some(3), ..base.clone() }),
+        ("q_heads_per_unit", Knobs { q_heads_per_unit: Some(2), ..base.clone() }),
+        ("rotation", Knobs { rotation: 5, ..base.clone() }),
+        ("unit_stride", Knobs { unit_stride: Some(2), ..base.clone() }),
+        ("grid", Knobs { grid: Some(11), ..base.clone() }),
+        ("tokens", Knobs { tokens: 2, ..base.clone() }),
+        ("capacity", Knobs { capacity: Some(256), ..base.clone() }),
+        ("registers", Knobs { registers: Some(128), ..base.clone() }),
+    ];
+    let json = serde_json::to_value(&base).unwrap();
+    let mut names: Vec<String> = Vec::new();
+    for (name, value) in json.as_object().unwrap() {
+        match value.as_object() {
+            Some(inner) => names.extend(inner.keys().map(|k| format!("{name}.{k}"))),
+            None => names.push(name.clone()),
+        }
+    }
+    names.sort_unstable();
+    let mut tested: Vec<&str> = changed.iter().map(|(name, _)| *name).collect();
+    tested.sort_unstable();
+    assert_eq!(tested, names, "a knob has no case here");
+
+    let text = body(&base);
+    for (name, knobs) in changed {
+        assert_ne!(body(&knobs), text, "{name} changes nothing");
+    }
+}
+
+#[test]
+fn knobs_survive_json_and_unknown_ones_are_refused() {
+    let knobs = Knobs { splits: Some(4), rotation: 3, ..Knobs::default() };
+    let json = serde_json::to_string(&knobs).unwrap();
+    assert_eq!(serde_json::from_str::<Knobs>(&json).unwrap(), knobs);
+    assert_eq!(serde_json::from_str::<Knobs>("{}").unwrap(), Knobs::default());
+    assert!(serde_json::from_str::<Knobs>(r#"{"rotations": 1}"#).is_err());
+}
+
+#[test]
+fn bad_knobs_are_refused_by_name() {
+    let base = Knobs::default();
+    let cases = [
+        ("consumer_warps", Knobs { consumer_warps: 0, ..base.clone() }),
+        ("consumer_warps", Knobs { consumer_warps: 32, ..base.clone() }),
+        ("slot_bytes", Knobs { slot_bytes: Some(1000), ..base.clone() }),
+        ("slot_bytes", Knobs { slot_bytes: Some(1 << 30), ..base.clone() }),
+        ("ring_slots", Knobs { ring_slots: Some(1), ..base.clone() }),
+        (
+            "windows.chain",
+            Knobs { windows: Windows { chain: Some(0), ..Windows::default() }, ..base.clone() },
+        ),
+        ("splits", Knobs { splits: Some(0), ..base.clone() }),
+        ("q_heads_per_unit", Knobs { q_heads_per_unit: Some(4), ..base.clone() }),
+        ("unit_stride", Knobs { unit_stride: Some(0), ..base.clone() }),
+        ("grid", Knobs { grid: Some(13), ..base.clone() }),
+        ("tokens", Knobs { tokens: 17, ..base.clone() }),
+        ("capacity", Knobs { capacity: Some(513), ..base.clone() }),
+        ("registers", Knobs { registers: Some(255), ..base.clone() }),
+    ];
+    for (name, knobs) in cases {
+        let error = first(&odd_shape(), &target(12), &knobs, Mode::Bf16).unwrap_err();
+        assert!(matches!(error, LowerError::Knob { knob, .. } if knob == name), "{name}: {error}");
+        assert!(error.to_string().contains(name));
+    }
+}
+
+#[test]
+fn models_and_parts_that_do_not_fit_are_refused_with_numbers() {
+    let knobs = Knobs::default();
+    let odd = Shape::llama("odd", sizes(61, 1, 2, 1, 16, 64, 64, 64), true, DType::Bf16);
+    let error = first(&odd, &target(4), &knobs, Mode::Bf16).unwrap_err().to_string();
+    assert!(error.contains("hidden size is 61") && error.contains("even"), "{error}");
+
+    let mut small = target(4);
+    small.shared_per_block = 16 << 10;
+    let error = first(&odd_shape(), &small, &knobs, Mode::F32).unwrap_err().to_string();
+    assert!(error.contains("16384 bytes of shared memory"), "{error}");
+
+    let short = Knobs { capacity: Some(100), ..knobs };
+    let error = first(&odd_shape(), &target(4), &short, Mode::Bf16).unwrap_err().to_string();
+    assert!(error.contains("256") && error.contains("100"), "{error}");
+}
