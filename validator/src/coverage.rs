@@ -13,16 +13,16 @@
 use std::collections::{HashMap, HashSet};
 
 use amk_schedule_ir::text::print_access;
-use amk_schedule_ir::{Bound, BoundaryOp, BufferKind, BufferSync, Region};
+use amk_schedule_ir::{Bound, BoundaryOp, BufferKind, BufferSync, Program, Region};
 
 use crate::deadlock::Execution;
-use crate::fault::{Fault, Faults, Invariant, Place};
+use crate::fault::{Fault, Faults, Invariant, Place, Witness};
 use crate::model::{Model, NONE, appended};
 
 const IRREGULAR: &str =
     "tiles overlap each other too irregularly to be added up; cut the buffer into disjoint tiles";
 
-/// Judges C. `racing` are the (instruction, buffer) pairs of reported races.
+/// Judges C, but for token ids. `racing` are the (instruction, buffer) pairs of reported races.
 pub(crate) fn check(m: &Model, run: &Execution, racing: &HashSet<(u32, u32)>, faults: &mut Faults) {
     for (i, b) in m.buffers.iter().enumerate() {
         if b.undecided {
@@ -43,7 +43,6 @@ pub(crate) fn check(m: &Model, run: &Execution, racing: &HashSet<(u32, u32)>, fa
     reads(m, run, racing, faults);
     outputs(m, faults);
     caches(m, faults);
-    tokens(m, faults);
 }
 
 /// What is known about a reading class.
@@ -186,8 +185,8 @@ fn caches(m: &Model, faults: &mut Faults) {
     }
 }
 
-fn tokens(m: &Model, faults: &mut Faults) {
-    let p = m.program;
+/// Judges the reads of token ids; works on any program.
+pub(crate) fn tokens(p: &Program, faults: &mut Faults) {
     let (bucket, tokens) = (p.bucket, i64::from(p.tokens));
     for (i, x) in p.instructions.iter().enumerate() {
         for a in &x.reads {
@@ -220,7 +219,10 @@ fn tokens(m: &Model, faults: &mut Faults) {
                         format!("instr {i} reads {}, but {need}", print_access(a)),
                     )
                     .access(a)
-                    .witness(m.range(b.id.0, print_access(a))),
+                    .witness(Witness::Range {
+                        buffer: format!("{} {:?}", b.id, b.name),
+                        elements: print_access(a),
+                    }),
                 );
             }
         }

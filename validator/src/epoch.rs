@@ -12,7 +12,7 @@
 //! launch, and where launches of other programs have come between, words may be older; the runtime keeps
 //! fewer than `tags` epochs between two launches on the same memory, or clears it.
 
-use amk_schedule_ir::BufferSync;
+use amk_schedule_ir::{BufferSync, Program};
 
 use crate::deadlock::Execution;
 use crate::fault::{Fault, Faults, Invariant, Place};
@@ -20,32 +20,41 @@ use crate::geometry;
 use crate::model::Model;
 use crate::order::Order;
 
-/// Judges E.
-pub(crate) fn check(m: &Model, run: &Execution, order: &Order, faults: &mut Faults) {
-    let e = m.program.epochs;
-    if u64::from(e.per_step).checked_mul(m.program.max_steps).is_none_or(|n| n > u64::MAX / 2) {
+/// Judges the numbers of epochs and tags; works on any program.
+pub(crate) fn check_range(p: &Program, faults: &mut Faults) {
+    let e = p.epochs;
+    if u64::from(e.per_step).checked_mul(p.max_steps).is_none_or(|n| n > u64::MAX / 2) {
         faults.push(Fault::new(
             Invariant::E,
             Place::Program,
             format!(
                 "{} steps of {} epochs overflow the 64-bit epoch count; launch fewer steps",
-                m.program.max_steps, e.per_step
+                p.max_steps, e.per_step
             ),
         ));
     }
-    if !m.program.buffers.iter().any(|b| b.sync == BufferSync::Packet) {
-        return;
-    }
-    if e.tags < 2 || e.tags > u64::from(u32::MAX) {
+    if packets(p) && !in_range(p) {
         faults.push(Fault::new(
             Invariant::E,
             Place::Program,
             format!("there are {} tags, but a packet word has room for 2 to {}, and with fewer than 2 an old word looks new", e.tags, u32::MAX),
         ));
-        return;
     }
+}
+
+fn packets(p: &Program) -> bool {
+    p.buffers.iter().any(|b| b.sync == BufferSync::Packet)
+}
+
+fn in_range(p: &Program) -> bool {
+    (2..=u64::from(u32::MAX)).contains(&p.epochs.tags)
+}
+
+/// Judges that no tag repeats too early.
+pub(crate) fn check(m: &Model, run: &Execution, order: &Order, faults: &mut Faults) {
+    let e = m.program.epochs;
     // Epochs of one step and the step before are less than this apart.
-    if e.tags < 2 * u64::from(e.per_step) {
+    if packets(m.program) && in_range(m.program) && e.tags < 2 * u64::from(e.per_step) {
         repeats(m, run, order, faults);
     }
 }

@@ -195,6 +195,11 @@ impl Piece {
         out
     }
 
+    /// The bounds of one dimension that stand for the ranks, in order; empty if it keeps its numbers.
+    pub fn order(&self, dim: usize) -> &[Bound] {
+        self.ranks.get(dim).map_or(&[], |r| r)
+    }
+
     /// Does some dimension count in ranks?
     pub fn is_symbolic(&self) -> bool {
         self.ranks.iter().any(|r| !r.is_empty())

@@ -46,6 +46,8 @@
 #![forbid(unsafe_code)]
 
 pub mod bounds;
+mod certificate;
+pub mod checker;
 pub mod coverage;
 pub mod deadlock;
 pub mod edges;
@@ -64,8 +66,12 @@ use std::ops::Deref;
 
 use amk_schedule_ir::{Program, Target};
 
+pub use certificate::{CERTIFICATE_VERSION, Certificate, Grid, GridPart, Limit, certify};
+use deadlock::Execution;
 use fault::Faults;
 pub use fault::{Fault, Invariant, MAX_FAULTS, Place, Report, Skipped, Witness};
+use model::Model;
+use order::{Order, Signals};
 
 /// Most SMs whose order is judged; bounds the memory of the clocks.
 const MAX_SMS: usize = 4096;
@@ -91,6 +97,13 @@ impl<T> Validated<T> {
     /// Canonical hash of what was validated.
     pub fn hash(&self) -> [u8; 32] {
         self.hash
+    }
+}
+
+impl Validated<Program> {
+    /// Evidence that [`checker::check`] can check without searching. Made on demand.
+    pub fn certificate(&self) -> Certificate {
+        certificate::of(&self.inner)
     }
 }
 
@@ -127,16 +140,9 @@ pub fn validate(program: Program, target: &Target) -> Result<Validated<Program>,
 /// Judges a program and reports, without making a [`Validated`].
 pub fn check(program: &Program, target: &Target) -> Report {
     let mut faults = Faults::default();
-    let areas = resources::Areas::new(program);
-    let structure = structure::check(program, &mut faults, |i, x, footprint, faults| {
-        bounds::instruction(program, i, x, footprint, faults);
-        resources::instruction(program, &areas, i, x, footprint, faults);
-    });
-    bounds::check(program, &mut faults);
-    edges::check(program, &mut faults);
-    resources::check(program, &areas, target, &mut faults);
-    kv::check(program, &mut faults);
-    let order_dependent = [Invariant::C, Invariant::D, Invariant::R, Invariant::E];
+    let (structure, areas) = check_objects(program, target, &mut faults);
+    coverage::tokens(program, &mut faults);
+    epoch::check_range(program, &mut faults);
     if !structure.sound || program.sms.len() > MAX_SMS {
         if structure.sound {
             faults.push(Fault::new(
@@ -148,32 +154,53 @@ pub fn check(program: &Program, target: &Target) -> Report {
                 ),
             ));
         }
-        for invariant in order_dependent {
+        for invariant in [Invariant::C, Invariant::D, Invariant::R, Invariant::E] {
             faults.skip(invariant, "the structure is not sound, see the faults of S and O");
         }
         return faults.report(program);
     }
-    let model = model::Model::new(program);
+    let model = Model::new(program);
     bounds::check_local(&model, &mut faults);
     resources::check_local(&model, &areas, &mut faults);
-    let run = deadlock::check(&model, &mut faults);
-    let judge = |order: &order::Order, faults: &mut Faults| {
-        packets::check(&model, &run, order, faults);
-        let racing = race::check(&model, &run, order, faults);
-        coverage::check(&model, &run, &racing, faults);
-        epoch::check(&model, &run, order, faults);
-    };
-    let mut verdict = Faults::default();
-    order::happens_before(&model, &run, |order| {
-        verdict = Faults::default();
-        judge(order, &mut verdict);
-        verdict.is_empty()
-    });
-    faults.append(verdict);
+    let (run, _, _) = execute(&model, &mut faults);
     if !run.complete {
         for invariant in [Invariant::C, Invariant::R, Invariant::E] {
             faults.skip(invariant, "judged only on the instructions that run before the deadlock");
         }
     }
     faults.report(program)
+}
+
+/// The invariants that are about single objects.
+fn check_objects(
+    program: &Program,
+    target: &Target,
+    faults: &mut Faults,
+) -> (structure::Structure, resources::Areas) {
+    let areas = resources::Areas::new(program);
+    let structure = structure::check(program, faults, |i, x, footprint, faults| {
+        bounds::instruction(program, i, x, footprint, faults);
+        resources::instruction(program, &areas, i, x, footprint, faults);
+    });
+    bounds::check(program, faults);
+    edges::check(program, faults);
+    resources::check(program, &areas, target, faults);
+    kv::check(program, faults);
+    (structure, areas)
+}
+
+/// The invariants that are about order.
+fn execute(model: &Model, faults: &mut Faults) -> (Execution, Order, Signals) {
+    let run = deadlock::check(model, faults);
+    let mut verdict = Faults::default();
+    let (order, bounds) = order::happens_before(model, &run, |order| {
+        verdict = Faults::default();
+        packets::check(model, &run, order, &mut verdict);
+        let racing = race::check(model, &run, order, &mut verdict);
+        coverage::check(model, &run, &racing, &mut verdict);
+        epoch::check(model, &run, order, &mut verdict);
+        verdict.is_empty()
+    });
+    faults.append(verdict);
+    (run, order, bounds)
 }

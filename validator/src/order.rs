@@ -264,7 +264,13 @@ impl Order {
                     Some(&c) => c,
                     None => {
                         let phase = m.class(acc.class).map(|c| c.phase);
-                        let same = |o: &&u32| m.class(**o).map(|c| c.phase) == phase;
+                        // Where regions follow the position the reader may not have to wait.
+                        let constant = |c: u32| m.class(c).is_some_and(|c| c.constant());
+                        let same = |o: &&u32| {
+                            m.class(**o).map(|c| c.phase) == phase
+                                && constant(**o)
+                                && constant(acc.class)
+                        };
                         let from = m.overlaps(acc.class).iter().filter(same);
                         let c = o.join_all(from.filter_map(|c| writers.get(c)).flatten().copied());
                         delivered.insert(acc.class, c);
@@ -371,7 +377,7 @@ pub(crate) fn happens_before(
     m: &Model,
     run: &Execution,
     mut good: impl FnMut(&Order) -> bool,
-) -> Order {
+) -> (Order, Signals) {
     let mut bounds = signals(m, None);
     let mut order = Order::new(m, run, &bounds, false);
     let mut must: Option<Order> = None;
@@ -387,5 +393,5 @@ pub(crate) fn happens_before(
         order = Order::new(m, run, &bounds, false);
         must = Some(next);
     }
-    order
+    (order, bounds)
 }

@@ -6,8 +6,8 @@
 //!
 //! - a write must come happens-after every read, made so far, of another phase of its words;
 //! - a read must find its words not yet rewritten by another phase;
-//! - of two writes of a word that readers of the later one need, the earlier must happen before the
-//!   later, or have been delivered: read by somebody who happens before the later.
+//! - of two writes of a word, the earlier must happen before the later, or have been delivered: read by
+//!   somebody who happens before the later, or by the later one itself.
 
 use std::collections::{HashMap, HashSet};
 
@@ -124,8 +124,9 @@ fn rewrites(m: &Model, run: &Execution, order: &Order, faults: &mut Faults) {
             let written = |o: u32| time.get(o as usize).copied().filter(|&t| t != NONE);
             if acc.write {
                 for o in others {
+                    let of_others = reads.get(o as usize).into_iter();
                     for reader in
-                        reads.get(o as usize).into_iter().flat_map(|l| l.unordered(order, node))
+                        of_others.flat_map(|l| l.unordered(order, node)).filter(|&r| r != node)
                     {
                         faults.push(
                             Fault::new(
@@ -142,13 +143,8 @@ fn rewrites(m: &Model, run: &Execution, order: &Order, faults: &mut Faults) {
                     if written(o).is_none() {
                         continue;
                     }
-                    let needed = m.overlaps(acc.class).iter().any(|&r| {
-                        phase(r) == mine
-                            && m.class(r).is_some_and(|c| c.reads > 0)
-                            && meet(m, acc.class, o, r)
-                    });
                     let late = writes.get(o as usize).and_then(|l| l.unordered(order, node).next());
-                    if let (true, Some(late)) = (needed, late) {
+                    if let Some(late) = late {
                         let readers: Vec<u32> = m
                             .overlaps(o)
                             .iter()
@@ -177,7 +173,7 @@ fn rewrites(m: &Model, run: &Execution, order: &Order, faults: &mut Faults) {
                 for o in others.filter(|&o| written(o).is_some()) {
                     let gone = m.overlaps(acc.class).iter().any(|&w| {
                         phase(w) == mine
-                            && written(w).is_some_and(|t| written(o).is_some_and(|u| u > t))
+                            && written(w).is_some_and(|t| written(o).is_some_and(|u| u >= t))
                             && meet(m, acc.class, w, o)
                     });
                     if gone {
@@ -195,11 +191,7 @@ fn rewrites(m: &Model, run: &Execution, order: &Order, faults: &mut Faults) {
                     }
                 }
             }
-        }
-        for acc in m.accesses(node) {
-            if !is_packet(m, acc.class) {
-                continue;
-            }
+            // At once: of one instruction's accesses, reads come first and writes in the order given.
             let list = if acc.write { &mut writes } else { &mut reads };
             if let Some(latest) = list.get_mut(acc.class as usize) {
                 latest.set(sm, pos, node);

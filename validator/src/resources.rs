@@ -39,7 +39,8 @@ impl Areas {
         Areas(sizes)
     }
 
-    fn get(&self, area: Area) -> u64 {
+    /// Bytes of an area; 0 if the map has none.
+    pub fn get(&self, area: Area) -> u64 {
         self.0.get(&area).copied().unwrap_or(0)
     }
 }

@@ -30,6 +30,7 @@ pub struct Shape {
 }
 
 impl Shape {
+    #[allow(dead_code)]
     pub const LLAMA_8B: Shape = Shape {
         layers: 32,
         hidden: 4096,
@@ -44,6 +45,7 @@ impl Shape {
         tokens: 1,
         handover: Handover::Packets,
     };
+    #[allow(dead_code)]
     pub const TINY: Shape = Shape {
         layers: 2,
         hidden: 64,
