@@ -4,10 +4,11 @@
 pub mod codegen;
 pub mod doctor;
 pub mod generate;
-pub mod image;
 pub mod graph;
+pub mod image;
 pub mod lower;
 pub mod lowered;
+pub mod predict;
 pub mod target;
 pub mod toolchain;
 pub mod vm;

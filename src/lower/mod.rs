@@ -11,7 +11,7 @@
 //! one boundary per step orders all reuse. Accesses are taken from [`Op::footprint`], never written by
 //! hand. The same inputs give the same program, byte for byte.
 //!
-//! `shape.rs` is the model as seen from here, `knobs.rs` what may be chosen, `partition.rs` who does
+//! `shape.rs` is the model as seen from here, `config.rs` makes it from a checkpoint or a config, `knobs.rs` what may be chosen, `partition.rs` who does
 //! what, `build.rs` the program under construction, `stages.rs` one function per stage, `resources.rs`
 //! chunk geometry, windows, shared memory and registers.
 //!
@@ -19,6 +19,7 @@
 
 mod bucket;
 mod build;
+mod config;
 mod error;
 mod knobs;
 mod partition;

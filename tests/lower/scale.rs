@@ -1,36 +1,67 @@
-//! Large shapes on real parts, and repeatability.
+//! Large shapes on real parts, from configs alone, and repeatability.
 
-use amk::lower::{Knobs, Mode, Shape, lower_for};
-use amk_schedule_ir::DType;
+use std::path::Path;
 
-use crate::common::{check, sizes, small_target, target};
+use amk::graph::DependenceGraph;
+use amk::lower::{Knobs, LowerError, Mode, Shape, lower_for};
+use amk_models::shape_only;
 
-fn llama_1b() -> Shape {
-    Shape::llama("1b", sizes(2048, 16, 32, 8, 64, 8192, 128_256, 131_072), true, DType::Bf16)
+use crate::common::{check, small_target, target};
+
+fn config(file: &str) -> Shape {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/shapes").join(file);
+    Shape::of_config(file, &shape_only(&path).unwrap())
 }
 
-fn llama_8b() -> Shape {
-    Shape::llama("8b", sizes(4096, 32, 32, 8, 128, 14_336, 128_256, 131_072), false, DType::Bf16)
-}
+const SHAPES: [&str; 7] = [
+    "llama-3.1-70b.json",
+    "llama-3.1-8b.json",
+    "llama-3.2-1b.json",
+    "llama-3.2-3b.json",
+    "smollm2-1.7b.json",
+    "smollm2-360m.json",
+    "tinyllama-1.1b.json",
+];
 
 #[test]
-fn large_shapes_fit_both_kinds_of_part() {
-    for shape in [llama_1b(), llama_8b()] {
-        for target in [target(132), small_target()] {
-            for position in [0, 300, 1500, 100_000] {
-                let knobs = Knobs::default();
-                let lowered = lower_for(&shape, &target, &knobs, position, Mode::Bf16).unwrap();
-                check(&lowered, &target, Mode::Bf16);
-            }
+fn every_shape_lowers_from_its_config_alone() {
+    for file in SHAPES {
+        let shape = config(file);
+        let target = target(132);
+        let lowered = lower_for(&shape, &target, &Knobs::default(), 0, Mode::Bf16).unwrap();
+        check(&lowered, &target, Mode::Bf16);
+    }
+}
+
+/// Long contexts (split attention, merges), small parts, float32 activations.
+#[test]
+fn a_large_shape_lowers_for_every_bucket_and_mode() {
+    for target in [target(132), small_target()] {
+        for (position, mode) in [(300, Mode::Bf16), (100_000, Mode::Bf16), (1500, Mode::F32)] {
+            let shape = config("llama-3.2-1b.json");
+            let lowered = lower_for(&shape, &target, &Knobs::default(), position, mode).unwrap();
+            check(&lowered, &target, mode);
         }
     }
 }
 
 #[test]
+fn a_part_too_small_for_a_shape_is_refused_with_numbers() {
+    // Three bf16 terms of a row of 28,672 do not fit 99 KB.
+    let shape = config("llama-3.1-70b.json");
+    let error = lower_for(&shape, &small_target(), &Knobs::default(), 0, Mode::F32).unwrap_err();
+    assert!(matches!(error, LowerError::SharedMemory { .. }), "{error}");
+    assert!(error.to_string().contains("101376"), "{error}");
+}
+
+#[test]
 fn same_inputs_give_the_same_text() {
     let once = || {
-        let l = lower_for(&llama_1b(), &target(132), &Knobs::default(), 1000, Mode::F32).unwrap();
-        amk_schedule_ir::text::print(&l.program)
+        let shape = config("llama-3.2-1b.json");
+        let target = target(132);
+        let l = lower_for(&shape, &target, &Knobs::default(), 1000, Mode::F32).unwrap();
+        let dot = DependenceGraph::new(&l.program, &target).dot();
+        (amk_schedule_ir::text::print(&l.program), dot)
     };
     assert_eq!(once(), once());
 }
