@@ -1,0 +1,92 @@
+//! Every golden source, compiled for its target.
+
+use std::time::Instant;
+
+use amk::image::{Budget, check_budget, inspect, symbol_bytes};
+use amk::target::default_targets;
+use amk::toolchain::{CompileRequest, Compiled, SpillPolicy};
+use rayon::prelude::*;
+
+use crate::support::{Kernel, kernels, nvrtc};
+
+fn compile(kernel: &Kernel, text: &str) -> Result<Compiled, String> {
+    let request = CompileRequest {
+        source: text,
+        name: &kernel.golden,
+        arch: kernel.source.sm.parse().unwrap(),
+        options: &[],
+        // Judged below, with every fault of every source in one message.
+        spills: SpillPolicy::Report,
+    };
+    nvrtc().compile(&request).map_err(|e| e.to_string())
+}
+
+/// What is wrong with a golden source and its image.
+fn faults(kernel: &Kernel) -> Vec<String> {
+    let text = kernel.golden_text();
+    let start = Instant::now();
+    let compiled = match compile(kernel, &text) {
+        Ok(compiled) => compiled,
+        Err(error) => return vec![error],
+    };
+    let seconds = start.elapsed().as_secs_f64();
+    let mut faults = Vec::new();
+    let report = compiled.report();
+    if report.spill_bytes() > 0 {
+        faults.push(format!("{} bytes of registers are spilled", report.spill_bytes()));
+    }
+    faults.extend(report.errors().map(|e| e.message.clone()));
+    let info = inspect(&compiled.cubin).unwrap();
+    let Some(entry) = info.kernel(kernel.source.kernel) else {
+        return vec![format!("the image has no kernel {}", kernel.source.kernel)];
+    };
+    if !info.is_for(kernel.source.sm.parse().unwrap()) || info.kernels.len() != 1 {
+        faults.push(format!("the image is for another part or holds more kernels: {info:?}"));
+    }
+    if entry.stack_bytes > 0 {
+        faults.push(format!("a stack frame of {} bytes", entry.stack_bytes));
+    }
+    let budget = kernel.program.resources.registers;
+    if entry.registers > budget {
+        faults.push(format!("{} registers, and the program allows {budget}", entry.registers));
+    }
+    let target = default_targets().into_iter().find(|t| t.sm == kernel.source.sm).unwrap();
+    let launch = Budget {
+        threads: u32::try_from(kernel.source.threads).unwrap(),
+        dynamic_shared: kernel.source.shared_bytes,
+    };
+    match check_budget(entry, &target, launch) {
+        Ok(occupancy) if occupancy.blocks() >= 1 => {}
+        Ok(occupancy) => faults.push(format!("no block fits an SM: {occupancy:?}")),
+        Err(list) => faults.extend(list.iter().map(ToString::to_string)),
+    }
+    match symbol_bytes(&compiled.cubin, kernel.source.hash_symbol) {
+        Ok(hash) if hash == kernel.program.hash() => {}
+        Ok(hash) => faults.push(format!("the image holds the hash {hash:02x?}")),
+        Err(error) => faults.push(error.to_string()),
+    }
+    // Images must not depend on anything but text and compiler, so a second compile gives the same.
+    match compile(kernel, &text) {
+        Ok(second) if second == compiled => {}
+        Ok(_) => faults.push("two compiles give different images".to_owned()),
+        Err(error) => faults.push(error),
+    }
+    println!(
+        "{}: {} registers, {} instructions, {seconds:.1} s",
+        kernel.golden, entry.registers, entry.instructions
+    );
+    faults
+}
+
+#[test]
+fn every_golden_source_compiles_within_its_budget_without_spills() {
+    nvrtc();
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(2).build().unwrap();
+    let faults: Vec<String> = pool.install(|| {
+        let judge = |k: &Kernel| -> Vec<String> {
+            faults(k).into_iter().map(|f| format!("{}: {f}", k.golden)).collect()
+        };
+        kernels().par_iter().flat_map_iter(judge).collect()
+    });
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+}

@@ -1,0 +1,1191 @@
+// odd: one persistent cooperative kernel for sm_90a.
+// Instructions are data: the kernel runs the tables of the program whose hash stands below and nothing else.
+// ---- types, conversions, tensor-core product -----------------------------------------------
+typedef unsigned char u8;
+typedef unsigned short u16;
+typedef unsigned int u32;
+typedef unsigned long long u64;
+typedef long long i64;
+
+#define AMK_KERNEL(threads) __global__ __launch_bounds__(threads, 1)
+#define AMK_GRID_CONSTANT __grid_constant__
+#define AMK_DYNAMIC_SHARED(name) extern __shared__ __align__(128) u8 name[]
+#define AMK_FN __device__ __forceinline__
+#define AMK_BLOCK blockIdx.x
+#define AMK_BLOCKS gridDim.x
+#define AMK_THREAD threadIdx.x
+AMK_FN u32 amk_thread_again() {
+  u32 t;
+  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(t));
+  return t;
+}
+#define AMK_UNROLL _Pragma("unroll")
+#define AMK_NO_UNROLL _Pragma("unroll 1")
+
+struct alignas(16) Quad { u32 x, y, z, w; };
+struct alignas(8) Pair { u32 x, y; };
+
+AMK_FN u32 amk_bits(float v) { return __float_as_uint(v); }
+AMK_FN float amk_float(u32 v) { return __uint_as_float(v); }
+AMK_FN float bf16_lo(u32 v) { return amk_float(v << 16); }
+AMK_FN float bf16_hi(u32 v) { return amk_float(v & 0xffff0000u); }
+// Two floats to two bf16, round to nearest even; `a` in the low half.
+AMK_FN u32 bf16_pack(float a, float b) {
+  u32 r;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(b), "f"(a));
+  return r;
+}
+AMK_FN float bf16_round(float v) { return bf16_lo(bf16_pack(v, 0.f)); }
+AMK_FN float f16_float(u16 h) {
+  float r;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(r) : "h"(h));
+  return r;
+}
+
+AMK_FN u32 amk_shared_address(const void* p) { return (u32)__cvta_generic_to_shared(p); }
+AMK_FN Quad amk_load_shared(const u8* p) { return *(const Quad*)p; }
+// Read-only data that nothing writes while the kernel runs.
+AMK_FN u32 amk_load_constant(const u32* p) { return __ldg(p); }
+AMK_FN void amk_prefetch_constant(const u32* p) { asm volatile("prefetch.global.L1 [%0];" ::"l"(p)); }
+AMK_FN Quad amk_load_constant4(const void* p) {
+  const uint4 v = __ldg((const uint4*)p);
+  return {v.x, v.y, v.z, v.w};
+}
+AMK_FN Pair amk_load_constant2(const void* p) {
+  const uint2 v = __ldg((const uint2*)p);
+  return {v.x, v.y};
+}
+AMK_FN u16 amk_load_constant_half(const u16* p) { return __ldg(p); }
+AMK_FN u32 amk_shfl(u32 v, u32 lane) { return __shfl_sync(~0u, v, lane); }
+AMK_FN float amk_shfl_xor(float v, u32 mask) { return __shfl_xor_sync(~0u, v, mask); }
+AMK_FN u64 amk_shfl_xor64(u64 v, u32 mask) { return __shfl_xor_sync(~0u, v, mask); }
+AMK_FN float amk_shfl_down(float v, u32 by) { return __shfl_down_sync(~0u, v, by); }
+// a / b and 1 / sqrt(x) for normal numbers: the hardware's approximation and one Newton step, within
+// an ulp or so, and without the library's out-of-line slow paths.
+AMK_FN float amk_divide(float a, float b) {
+  float r;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(b));
+  const float q = a * r;
+  return fmaf(fmaf(-b, q, a), r, q);
+}
+AMK_FN float amk_rsqrt(float x) {
+  float r;
+  asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
+  return r * fmaf(-0.5f * x * r, r, 1.5f);
+}
+AMK_FN u64 amk_clock() { return clock64(); }
+
+// c[16x8] += a[16x16] b[16x8], bf16 in, float32 out. Rows of `a` are tokens (or their terms), rows
+// 8 to 15 are zero unless a program has more than 8 of them.
+AMK_FN void amk_mma(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 { %0,%1,%2,%3},{ %4,%5,%6,%7},{ %8,%9},{ %0,%1,%2,%3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+
+#define TRACE_STAMP(cx, k)
+
+__device__ const unsigned char amk_program_hash[32] = { 189, 63, 178, 196, 188, 38, 136, 240, 196, 61, 199, 5, 48, 173, 245, 29, 67, 197, 199, 154, 15, 26, 33, 10, 14, 71, 87, 5, 244, 180, 16, 152 };
+
+// ---- constants of this program -------------------------------------------------------------
+constexpr u32 NW = 8;        // consumer warps
+constexpr u32 THREADS = (NW + 1) * 32;
+constexpr u32 SLOTS = 64;
+constexpr u32 SLOT_BYTES = 2048;
+constexpr u32 TOKENS = 1;        // positions per step
+constexpr u32 TERMS = 1;              // bf16 terms of an activation
+constexpr u32 TAGS = 4294967295u;
+constexpr u32 EPOCHS = 1;
+constexpr u32 INPUT_STRIDE = 272;  // bytes of one staged input row
+constexpr u32 TILE_GROUP = 16;
+constexpr u32 RING_AT = 0, MBAR_AT = 131072, INPUT_AT = 132096;
+constexpr u32 PARTIAL_AT = 132480, SCRATCH_AT = 140672, LOCAL_AT = 141696;
+constexpr u32 CONTROL_AT = 141824, SMEM_BYTES = 145920;
+constexpr u64 ARRIVALS_AT = 361984ull, TOKEN_WORD_AT = 362240ull;
+constexpr u64 CANCEL_AT = 362496ull, REPORT_AT = 362752ull, COUNTERS_AT = 361728ull;
+constexpr u64 BEST_AT = 360960ull, TOKENS_AT = 0ull;
+constexpr u32 BEST_SLOTS = 64;
+
+// One instruction of the table, 128 bytes: one line, read through the cache.
+enum Field : u32 {
+  F_OP, F_FLAGS, F_WAITS, F_WAIT_COUNT, F_SIGNALS, F_SIGNAL_COUNT, F_LO, F_HI,
+  F_TILES, F_BLOCKS, F_K, F_IN_PITCH, F_OUT_PITCH, F_IN_PHASE, F_OUT_PHASE, F_CONST,
+  F_A0, F_A1 = F_A0 + 2, F_A2 = F_A1 + 2, F_A3 = F_A2 + 2, F_A4 = F_A3 + 2,
+  F_X0 = F_A4 + 2, F_X1, F_X2, F_X3, F_X4, F_X5
+};
+
+struct Params {
+  const u8* weights;      // packed streams of all SMs
+  u8* arena;              // every other buffer, counters, boundary state
+  const u8* tables;       // SM headers, instructions, runs, waits, signals
+  u32* host_tokens;       // host-visible: token of step t
+  u32* host_progress;     // host-visible: steps done
+  u64* trace;             // stamps, or null
+  u64 spin_limit;         // clock cycles a wait may take; 0 = for ever
+  u32 pos0, steps, epoch_base, prompt_len;
+  u32 flags;              // 1: write logits
+  u32 eos_count;
+  u32 eos[8];
+  u32 trace_stride;       // stamps per SM
+};
+
+struct TableHead { u32 instr_at, run_at, wait_at, signal_at; };
+struct SmHead { u32 instr_first, instr_count, run_first, run_count; u64 weight_at; u64 pad; };
+struct RunEntry { u32 tiles, blocks, total_blocks, tile_count; u32 window, pad0; u64 pad1; };
+
+// ---- bounded waiting -----------------------------------------------------------------------
+// Every wait ends: when its condition holds, or when the launch has been given up because some wait
+// outlasted the limit. The first to give up reports where; the rest see the word and stop waiting.
+struct SpinReport { u32 given_up, sm, pc, edge, expected, seen, step, pad; };
+enum Edge : u32 { EDGE_PACKET = 1, EDGE_COUNTER = 2, EDGE_BOUNDARY = 3, EDGE_RING = 4 };
+
+struct Spin {
+  u64 start = 0;
+  u32 tries = 0;
+  // True when waiting is over for good.
+  AMK_FN bool give_up(const Params& p, u32 sm, u32 pc, u32 step, u32 edge, u32 expected, u32 seen) {
+    if (++tries & 1023) return false;
+    SpinReport* report = (SpinReport*)(p.arena + REPORT_AT);
+    u32 word;
+    asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(word) : "l"(&report->given_up) : "memory");
+    if (word) return true;
+    if (!p.spin_limit) return false;
+    const u64 now = amk_clock();
+    if (!start) { start = now; return false; }
+    if (now - start < p.spin_limit) return false;
+    if (atomicCAS(&report->given_up, 0u, 1u) == 0) {
+      report->sm = sm; report->pc = pc; report->edge = edge;
+      report->expected = expected; report->seen = seen; report->step = step;
+    }
+    return true;
+  }
+};
+// ---- block barriers ------------------------------------------------------------------------
+AMK_FN void amk_block_sync() { asm volatile("bar.sync 0;" ::: "memory"); }
+// All consumer warps; the producer never takes part.
+AMK_FN void amk_consumer_sync() { asm volatile("bar.sync 1, 256;" ::: "memory"); }
+AMK_FN void amk_warp_sync() { asm volatile("bar.warp.sync 0xffffffff;" ::: "memory"); }
+// A flag in shared memory that the producer polls.
+AMK_FN void amk_store_shared_flag(u8* p, u32 v) {
+  asm volatile("st.relaxed.cta.shared.u32 [%0], %1;" ::"r"(amk_shared_address(p)), "r"(v) : "memory");
+}
+AMK_FN u32 amk_load_shared_flag(const u8* p) {
+  u32 v;
+  asm volatile("ld.relaxed.cta.shared.u32 %0, [%1];" : "=r"(v) : "r"(amk_shared_address(p)) : "memory");
+  return v;
+}
+// ---- packets: value in the low, epoch tag in the high half of a 64-bit word ------------------
+// Relaxed and gpu scope: a packet delivers its own word and orders nothing else.
+AMK_FN u32 packet_tag(u32 epoch_base, u32 step, u32 phase) {
+  u64 index = (u64)epoch_base + (u64)step * EPOCHS + phase;
+  if (index >= TAGS) index -= TAGS;
+  return (u32)index + 1;
+}
+AMK_FN void amk_packet_store(u64* p, u32 value, u32 tag) {
+  asm volatile("st.relaxed.gpu.global.b64 [%0], %1;" ::"l"(p), "l"(((u64)tag << 32) | value) : "memory");
+}
+AMK_FN u64 amk_packet_load(const u64* p) {
+  u64 v;
+  asm volatile("ld.relaxed.gpu.global.b64 %0, [%1];" : "=l"(v) : "l"(p) : "memory");
+  return v;
+}
+// Two neighbouring words in no particular order; `p` is 16-byte aligned.
+AMK_FN void amk_packet_load2(const u64* p, u64& a, u64& b) {
+  asm volatile("ld.relaxed.gpu.global.v2.b64 { %0, %1}, [%2];" : "=l"(a), "=l"(b) : "l"(p) : "memory");
+}
+// ---- counters: release-add by writers, acquire-wait by readers -------------------------------
+struct CounterOp { u32 counter, amount, per_step, pad; };
+AMK_FN u32 amk_counter_acquire(const u32* p) {
+  u32 v;
+  asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
+  return v;
+}
+AMK_FN void amk_counter_release(u32* p, u32 v) {
+  asm volatile("red.release.gpu.global.add.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory");
+}
+AMK_FN u32* counter_at(const Params& p, u32 id) { return (u32*)(p.arena + COUNTERS_AT + (u64)id * 128); }
+// ---- the shared-memory ring ------------------------------------------------------------------
+// A slot has two mbarriers: `full` completes when its chunk has landed, `empty` when every consumer
+// warp has released it.
+AMK_FN void mbar_init(u32 bar, u32 count) {
+  asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(bar), "r"(count) : "memory");
+}
+AMK_FN void mbar_arrive(u32 bar) {
+  asm volatile("{\n.reg .b64 state;\nmbarrier.arrive.shared.b64 state, [%0];\n}" ::"r"(bar) : "memory");
+}
+AMK_FN bool mbar_test(u32 bar, u32 parity) {
+  u32 ok;
+  asm volatile(
+      "{\n.reg .pred p;\nmbarrier.try_wait.parity.shared.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, p;\n}"
+      : "=r"(ok) : "r"(bar), "r"(parity) : "memory");
+  return ok;
+}
+struct Ring {
+  u32 base;  // shared-memory address of the first slot
+  AMK_FN u32 full(u32 s) const { return base + (MBAR_AT - RING_AT) + 8 * s; }
+  AMK_FN u32 empty(u32 s) const { return base + (MBAR_AT - RING_AT) + 8 * (SLOTS + s); }
+  u32 slot = 0, parity = 0;  // the consumer's place
+  AMK_FN void advance() {
+    if (++slot == SLOTS) { slot = 0; parity ^= 1; }
+  }
+};
+AMK_FN void ring_wait(const Ring& r) {
+  while (!mbar_test(r.full(r.slot), r.parity)) {}
+}
+AMK_FN void ring_release(Ring& r, u32 lane) {
+  amk_warp_sync();
+  if (lane == 0) mbar_arrive(r.empty(r.slot));
+  r.advance();
+}
+
+// A place in the ring: slot and the parity its barriers have in this round.
+struct Place {
+  u32 slot = 0, parity = 0;
+  AMK_FN void advance() {
+    if (++slot == SLOTS) { slot = 0; parity ^= 1; }
+  }
+};
+
+// The producer's walk over the chunks of a stream, the same on every part. `issue(slot, source, bytes)`
+// starts a copy into a slot whose previous chunk has been released.
+template <class Issue>
+AMK_FN void ring_walk(const Ring& r, const Params& p, const RunEntry* runs, const SmHead& mine, const u8* smem, Issue issue) {
+  Place next, oldest;       // where the next chunk goes; the oldest chunk that may be in flight
+  u32 in_flight = 0;
+  bool first_round = true;  // nothing has to be released yet
+  for (u32 step = 0; step < p.steps; ++step) {
+    const u8* source = p.weights + mine.weight_at;
+    for (u32 i = 0; i < mine.run_count; ++i) {
+      const RunEntry run = runs[i];
+      u32 tile = 0, block = 0;
+      while (tile < run.tile_count) {
+        const u32 tiles = run.tile_count - tile < run.tiles ? run.tile_count - tile : run.tiles;
+        const u32 blocks = run.total_blocks - block < run.blocks ? run.total_blocks - block : run.blocks;
+        const u32 bytes = tiles * blocks * 512;
+        if (!first_round)
+          while (!mbar_test(r.empty(next.slot), next.parity ^ 1))
+            if (amk_load_shared_flag(smem + CONTROL_AT)) goto drain;
+        while (in_flight >= run.window) {
+          while (!mbar_test(r.full(oldest.slot), oldest.parity)) {}
+          oldest.advance();
+          --in_flight;
+        }
+        issue(next.slot, source, bytes);
+        ++in_flight;
+        next.advance();
+        if (next.slot == 0) first_round = false;
+        source += bytes;
+        block += blocks;
+        if (block == run.total_blocks) { block = 0; tile += tiles; }
+      }
+    }
+  }
+drain:
+  // Nothing may still be in flight when the block gives its shared memory back.
+  for (; in_flight; --in_flight) {
+    while (!mbar_test(r.full(oldest.slot), oldest.parity)) {}
+    oldest.advance();
+  }
+}
+// Bulk copies that complete on the slot's mbarrier; one thread issues them.
+AMK_FN void ring_init(Ring& r, u8* smem, u32 t) {
+  r.base = amk_shared_address(smem + RING_AT);
+  if (t == 0) {
+    for (u32 i = 0; i < SLOTS; ++i) { mbar_init(r.full(i), 1); mbar_init(r.empty(i), NW); }
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+  }
+}
+AMK_FN void ring_produce(const Ring& r, const Params& p, const RunEntry* runs, const SmHead& mine, const u8* smem, u32 lane) {
+  if (lane != 0) return;
+  u64 policy;
+  asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  ring_walk(r, p, runs, mine, smem, [&](u32 slot, const u8* source, u32 bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(r.full(slot)), "r"(bytes) : "memory");
+    asm volatile(
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;"
+        ::"r"(r.base + slot * SLOT_BYTES), "l"(source), "r"(bytes), "r"(r.full(slot)), "l"(policy) : "memory");
+  });
+}
+
+// ---- what every op sees ----------------------------------------------------------------------
+struct Context {
+  const Params* p;
+  u8* smem;
+  const TableHead* table;
+  u32 sm, t, w, lane;
+  const u32* code;  // the instruction
+  u32 pc, step, pos;
+  u32 par;        // which of the two sets of partial sums is being filled
+  u32 stop = 0;
+  AMK_FN u32 field(u32 f) const { return amk_load_constant(code + f); }
+  AMK_FN u64 field64(u32 f) const { return (u64)field(f) | ((u64)field(f + 1) << 32); }
+  AMK_FN u8* operand(u32 f) const { return p->arena + field64(f); }
+  AMK_FN u32 tag(u32 phase) const { return packet_tag(p->epoch_base, step, phase); }
+};
+enum Flags : u32 { FLAG_LAST = 1, FLAG_APPEND = 2 };
+enum DType : u32 { BF16, F16, F32 };
+enum Sync : u32 { PLAIN, PACKET };
+
+template <DType D> AMK_FN u32 element_bytes() { return D == F32 ? 4 : 2; }
+
+// Four neighbouring elements of read-only data from an even element on. The arena is padded, so that
+// reading past the end of a row is safe; the caller drops what it does not need.
+template <DType D> AMK_FN void load4_constant(const u8* base, u64 at, float (&v)[4]) {
+  if (D == F32) {
+    const Pair a = amk_load_constant2(base + at * 4), b = amk_load_constant2(base + at * 4 + 8);
+    v[0] = amk_float(a.x); v[1] = amk_float(a.y); v[2] = amk_float(b.x); v[3] = amk_float(b.y);
+  } else {
+    const u32 a = amk_load_constant((const u32*)(base + at * 2)), b = amk_load_constant((const u32*)(base + at * 2 + 4));
+    if (D == BF16) {
+      v[0] = bf16_lo(a); v[1] = bf16_hi(a); v[2] = bf16_lo(b); v[3] = bf16_hi(b);
+    } else {
+      v[0] = f16_float((u16)a); v[1] = f16_float((u16)(a >> 16));
+      v[2] = f16_float((u16)b); v[3] = f16_float((u16)(b >> 16));
+    }
+  }
+}
+template <DType D> AMK_FN float load_constant(const u8* base, u64 at) {
+  if (D == F32) return amk_float(amk_load_constant((const u32*)base + at));
+  const u16 h = amk_load_constant_half((const u16*)base + at);
+  return D == BF16 ? amk_float((u32)h << 16) : f16_float(h);
+}
+
+// Four neighbouring elements of an activation that other SMs wrote: the loads are issued at once,
+// `ready` says whether every word carries the tag, `get` gives the values.
+template <Sync S, DType D> struct Input4;
+template <> struct Input4<PACKET, BF16> {
+  u64 a, b;
+  AMK_FN void issue(const u8* base, u64 at) { amk_packet_load2((const u64*)base + at / 2, a, b); }
+  AMK_FN bool ready(u32 tag, u32 valid) const {
+    return (u32)(a >> 32) == tag && (valid <= 2 || (u32)(b >> 32) == tag);
+  }
+  AMK_FN u32 seen() const { return (u32)(a >> 32); }
+  AMK_FN void get(float (&v)[4]) const {
+    v[0] = bf16_lo((u32)a); v[1] = bf16_hi((u32)a); v[2] = bf16_lo((u32)b); v[3] = bf16_hi((u32)b);
+  }
+};
+template <> struct Input4<PACKET, F32> {
+  u64 a, b, c, d;
+  AMK_FN void issue(const u8* base, u64 at) {
+    amk_packet_load2((const u64*)base + at, a, b);
+    amk_packet_load2((const u64*)base + at + 2, c, d);
+  }
+  AMK_FN bool ready(u32 tag, u32 valid) const {
+    return (u32)(a >> 32) == tag && (valid < 2 || (u32)(b >> 32) == tag) &&
+           (valid < 3 || (u32)(c >> 32) == tag) && (valid < 4 || (u32)(d >> 32) == tag);
+  }
+  AMK_FN u32 seen() const { return (u32)(a >> 32); }
+  AMK_FN void get(float (&v)[4]) const {
+    v[0] = amk_float((u32)a); v[1] = amk_float((u32)b); v[2] = amk_float((u32)c); v[3] = amk_float((u32)d);
+  }
+};
+template <> struct Input4<PLAIN, BF16> {
+  Pair q;
+  AMK_FN void issue(const u8* base, u64 at) { q = *(const Pair*)(base + at * 2); }
+  AMK_FN bool ready(u32, u32) const { return true; }
+  AMK_FN u32 seen() const { return 0; }
+  AMK_FN void get(float (&v)[4]) const {
+    v[0] = bf16_lo(q.x); v[1] = bf16_hi(q.x); v[2] = bf16_lo(q.y); v[3] = bf16_hi(q.y);
+  }
+};
+template <> struct Input4<PLAIN, F32> {
+  Quad q;
+  AMK_FN void issue(const u8* base, u64 at) { q = *(const Quad*)(base + at * 4); }
+  AMK_FN bool ready(u32, u32) const { return true; }
+  AMK_FN u32 seen() const { return 0; }
+  AMK_FN void get(float (&v)[4]) const {
+    v[0] = amk_float(q.x); v[1] = amk_float(q.y); v[2] = amk_float(q.z); v[3] = amk_float(q.w);
+  }
+};
+
+// Stores element `at` of an activation. Two bf16 share a word, so the even lane of a pair stores both:
+// neighbouring lanes hold neighbouring elements and all lanes of the warp take part.
+template <Sync S, DType D> AMK_FN void store_activation(u8* base, u64 at, float v, bool valid, u32 tag) {
+  if (D == BF16) {
+    float next = amk_shfl_down(v, 1);
+    const float next_valid = amk_shfl_down(valid ? 1.f : 0.f, 1);
+    if (next_valid == 0.f) next = 0.f;
+    if (valid && (at & 1) == 0) {
+      const u32 both = bf16_pack(v, next);
+      if (S == PACKET) amk_packet_store((u64*)base + at / 2, both, tag);
+      else *((u32*)base + at / 2) = both;
+    }
+  } else if (valid) {
+    if (S == PACKET) amk_packet_store((u64*)base + at, amk_bits(v), tag);
+    else *((float*)base + at) = v;
+  }
+}
+
+AMK_FN void counter_waits(Context& cx) {
+  const u32 n = cx.field(F_WAIT_COUNT);
+  if (n == 0) return;
+  const CounterOp* op = (const CounterOp*)(cx.p->tables + cx.table->wait_at) + cx.field(F_WAITS);
+  if (cx.t == 0) {
+    for (u32 i = 0; i < n; ++i) {
+      const u32 want = cx.step * op[i].per_step + op[i].amount;
+      const u32* counter = counter_at(*cx.p, op[i].counter);
+      Spin spin;
+      for (;;) {
+        const u32 seen = amk_counter_acquire(counter);
+        if (seen >= want || spin.give_up(*cx.p, cx.sm, cx.pc, cx.step, EDGE_COUNTER, want, seen)) break;
+      }
+    }
+  }
+  amk_consumer_sync();
+}
+AMK_FN void counter_signals(Context& cx) {
+  const u32 n = cx.field(F_SIGNAL_COUNT);
+  if (n == 0) return;
+  const CounterOp* op = (const CounterOp*)(cx.p->tables + cx.table->signal_at) + cx.field(F_SIGNALS);
+  amk_consumer_sync();
+  if (cx.t == 0) {
+    for (u32 i = 0; i < n; ++i) amk_counter_release(counter_at(*cx.p, op[i].counter), op[i].amount);
+  }
+}
+// ---- matrix products over the weight stream ----------------------------------------------------
+// Input row K is staged once as bf16 (TERMS terms a token); K block b belongs to warp b % NW, which
+// stages and consumes it, so staging needs no block barrier. Weights are the B operand in packed
+// blocks of 8 rows x 32 K: lane L owns 16 bytes, row L/4, the 8 values from K 8*(L%4) on, and the
+// activation fragment is the same 8 values of the staged row.
+constexpr u32 LOADS = 8;  // input loads in flight per lane
+
+AMK_FN float* partial_sums(const Context& cx) {
+  return (float*)(cx.smem + PARTIAL_AT) + cx.par * (TILE_GROUP * 8 * TOKENS * NW);
+}
+AMK_FN float* square_sums(const Context& cx) {
+  return (float*)(cx.smem + CONTROL_AT + 64) + cx.par * (TOKENS * NW);
+}
+
+// Four values of token `m` at K position `k` go to the staged rows as bf16 terms.
+AMK_FN void stage4(const Context& cx, u32 m, u32 k, float (&v)[4]) {
+  u8* to = cx.smem + INPUT_AT + (u64)(m * TERMS) * INPUT_STRIDE + k * 2;
+AMK_UNROLL
+  for (u32 term = 0; term < TERMS; ++term) {
+    Pair q;
+    q.x = bf16_pack(v[0], v[1]);
+    q.y = bf16_pack(v[2], v[3]);
+    *(Pair*)(to + term * INPUT_STRIDE) = q;
+    if (term + 1 < TERMS) {
+      v[0] -= bf16_lo(q.x); v[1] -= bf16_hi(q.x); v[2] -= bf16_lo(q.y); v[3] -= bf16_hi(q.y);
+    }
+  }
+}
+
+// Stages the input of a matrix product. `sums` keeps the warp's share of the sum of squares.
+template <Sync S, DType D, bool NORM, DType ND>
+AMK_FN void stage_input(Context& cx, const u8* input, u32 pitch, const u8* norm, u32 width, u32 tag) {
+  const u32 blocks = (width + 31) / 32;
+  const u32 own = cx.w < blocks ? (blocks - cx.w + NW - 1) / NW : 0;  // K blocks of this warp
+  const u32 loads = (own + 3) / 4;
+AMK_NO_UNROLL
+  for (u32 m = 0; m < TOKENS; ++m) {
+    const u8* row = input + (u64)m * pitch * (S == PACKET ? (D == BF16 ? 4 : 8) : element_bytes<D>());
+    float squares = 0.f;
+AMK_NO_UNROLL
+    for (u32 first = 0; first < loads; first += LOADS) {
+      Input4<S, D> in[LOADS];
+      Spin spin;
+      for (;;) {
+        bool all = true;
+        u32 seen = tag;
+AMK_UNROLL
+        for (u32 i = 0; i < LOADS; ++i) {
+          const u32 j = (first + i) * 4 + (cx.lane >> 3);
+          const u32 k = (cx.w + NW * j) * 32 + (cx.lane & 7) * 4;
+          if (first + i < loads && j < own && k < width) in[i].issue(row, k);
+        }
+AMK_UNROLL
+        for (u32 i = 0; i < LOADS; ++i) {
+          const u32 j = (first + i) * 4 + (cx.lane >> 3);
+          const u32 k = (cx.w + NW * j) * 32 + (cx.lane & 7) * 4;
+          if (first + i < loads && j < own && k < width && !in[i].ready(tag, width - k)) { all = false; seen = in[i].seen(); }
+        }
+        if (all || spin.give_up(*cx.p, cx.sm, cx.pc, cx.step, EDGE_PACKET, tag, seen)) break;
+      }
+AMK_UNROLL
+      for (u32 i = 0; i < LOADS; ++i) {
+        const u32 j = (first + i) * 4 + (cx.lane >> 3);
+        const u32 k = (cx.w + NW * j) * 32 + (cx.lane & 7) * 4;
+        if (first + i < loads && j < own) {
+          float v[4] = {0.f, 0.f, 0.f, 0.f};
+          if (k < width) in[i].get(v);
+AMK_UNROLL
+          for (u32 e = 1; e < 4; ++e) if (k + e >= width) v[e] = 0.f;
+          if (NORM) {
+            float g[4];
+            load4_constant<ND>(norm, k, g);
+AMK_UNROLL
+            for (u32 e = 0; e < 4; ++e) { squares += v[e] * v[e]; v[e] = k + e < width ? v[e] * g[e] : 0.f; }
+          }
+          stage4(cx, m, k, v);
+        }
+      }
+    }
+    if (NORM) {
+AMK_UNROLL
+      for (u32 o = 16; o; o >>= 1) squares += amk_shfl_xor(squares, o);
+      if (cx.lane == 0) square_sums(cx)[m * NW + cx.w] = squares;
+    }
+  }
+  amk_warp_sync();
+}
+
+// The same from rows of the embedding table, which nothing has to be waited for.
+template <DType D, DType ND>
+AMK_FN void stage_embedding(Context& cx, const u8* table, const u8* norm, u32 width) {
+  const u32 blocks = (width + 31) / 32;
+  const u32* tokens = (const u32*)(cx.p->arena + TOKENS_AT);
+AMK_NO_UNROLL
+  for (u32 m = 0; m < TOKENS; ++m) {
+    const u64 row = (u64)tokens[cx.pos + m] * width;
+    float squares = 0.f;
+AMK_NO_UNROLL
+    for (u32 b = cx.w + NW * (cx.lane >> 3); b < blocks; b += NW * 4) {
+      const u32 k = b * 32 + (cx.lane & 7) * 4;
+      float v[4] = {0.f, 0.f, 0.f, 0.f}, g[4] = {0.f, 0.f, 0.f, 0.f};
+      if (k < width) {
+        load4_constant<D>(table, row + k, v);
+        load4_constant<ND>(norm, k, g);
+      }
+AMK_UNROLL
+      for (u32 e = 0; e < 4; ++e) {
+        if (k + e >= width) v[e] = g[e] = 0.f;
+        squares += v[e] * v[e];
+        v[e] *= g[e];
+      }
+      stage4(cx, m, k, v);
+    }
+AMK_UNROLL
+    for (u32 o = 16; o; o >>= 1) squares += amk_shfl_xor(squares, o);
+    if (cx.lane == 0) square_sums(cx)[m * NW + cx.w] = squares;
+  }
+  amk_warp_sync();
+}
+
+// Adds this warp's K blocks of one tile of the chunk in the ring to `c0`, `c1`. The chunk holds packed
+// blocks [block_lo, block_hi) of the tile from `at` on; block b is term b / k_blocks of K block b % k_blocks.
+AMK_FN void tile_product(const Context& cx, const u8* at, u32 block_lo, u32 block_hi, u32 k_blocks, float (&c0)[4], float (&c1)[4]) {
+  constexpr u32 ROWS = TOKENS * TERMS;
+  const u8* input = cx.smem + INPUT_AT + (cx.lane & 3) * 16;
+  const u32 row = cx.lane >> 2;
+  for (u32 lo = block_lo; lo < block_hi;) {
+    const u32 term = lo / k_blocks, end = (term + 1) * k_blocks < block_hi ? (term + 1) * k_blocks : block_hi;
+    const u32 kb_lo = lo - term * k_blocks, kb_hi = end - term * k_blocks;
+    const u8* weights = at + (u64)(lo - block_lo) * 512 + cx.lane * 16;
+    // First K block of the segment that belongs to this warp.
+    u32 kb = kb_lo + (cx.w + NW - kb_lo % NW) % NW;
+AMK_NO_UNROLL
+    for (; kb < kb_hi; kb += 4 * NW) {
+      Quad b[4], a[4], h[4];
+AMK_UNROLL
+      for (u32 j = 0; j < 4; ++j) {
+        const u32 k = kb + j * NW;
+        b[j] = Quad{0, 0, 0, 0}; a[j] = Quad{0, 0, 0, 0}; h[j] = Quad{0, 0, 0, 0};
+        if (k < kb_hi) {
+          b[j] = amk_load_shared(weights + (k - kb_lo) * 512);
+          if (row < ROWS) a[j] = amk_load_shared(input + row * INPUT_STRIDE + k * 64);
+          if (ROWS > 8 && row + 8 < ROWS) h[j] = amk_load_shared(input + (row + 8) * INPUT_STRIDE + k * 64);
+        }
+      }
+AMK_UNROLL
+      for (u32 j = 0; j < 4; ++j) {
+        amk_mma(c0, a[j].x, h[j].x, a[j].y, h[j].y, b[j].x, b[j].y);
+        amk_mma(c1, a[j].z, h[j].z, a[j].w, h[j].w, b[j].z, b[j].w);
+      }
+    }
+    lo = end;
+  }
+}
+
+// Partial sums of one tile: the warp's float32 sums per token, terms added.
+AMK_FN void store_partial(const Context& cx, u32 tile, const float (&c0)[4], const float (&c1)[4]) {
+  float* to = partial_sums(cx) + (u64)tile * (8 * TOKENS * NW) + cx.w * 8 + (cx.lane & 3) * 2;
+  const u32 row = cx.lane >> 2;
+  float lo[2] = {c0[0] + c1[0], c0[1] + c1[1]}, hi[2] = {c0[2] + c1[2], c0[3] + c1[3]};
+  if (TERMS == 1) {
+    if (row < TOKENS) { to[row * (8 * NW)] = lo[0]; to[row * (8 * NW) + 1] = lo[1]; }
+    if (row + 8 < TOKENS) { to[(row + 8) * (8 * NW)] = hi[0]; to[(row + 8) * (8 * NW) + 1] = hi[1]; }
+  } else {
+    // Row r of the product is term r % 3 of token r / 3; a token's rows sit 4 lanes apart.
+AMK_UNROLL
+    for (u32 e = 0; e < 2; ++e) {
+      float rows[4];  // rows row .. row+2 of both halves
+      rows[0] = lo[e];
+      rows[1] = amk_shfl_down(lo[e], 4);
+      rows[2] = amk_shfl_down(lo[e], 8);
+      const float high0 = amk_float(amk_shfl(amk_bits(hi[e]), cx.lane & 3));
+      // Rows 6, 7 and 8 are one token's where there are more than 8 rows.
+      if (row == 6) rows[2] = high0;
+      if (row % 3 == 0 && row / 3 < TOKENS) to[(row / 3) * (8 * NW) + e] = rows[0] + rows[1] + rows[2];
+      const float g1 = amk_shfl_down(hi[e], 4), g2 = amk_shfl_down(hi[e], 8);
+      if ((row + 8) % 3 == 0 && (row + 8) / 3 < TOKENS && row < 6) to[((row + 8) / 3) * (8 * NW) + e] = hi[e] + g1 + g2;
+    }
+  }
+}
+
+// Runs the products of one instruction: tiles in groups, and after each group one block barrier and
+// `finish(first_tile, tiles)`, which may read the group's sums through `tile_sum`.
+template <class Finish>
+AMK_FN void linear_tiles(Context& cx, Ring& ring, u32 tile_count, u32 width, u32 total_blocks, Finish finish) {
+  const u32 per_chunk = cx.field(F_TILES), blocks = cx.field(F_BLOCKS), k_blocks = (width + 31) / 32;
+  u32 in_chunk = 0;  // next tile within the chunk, when a chunk holds several
+AMK_NO_UNROLL
+  for (u32 first = 0; first < tile_count; first += TILE_GROUP) {
+    const u32 count = tile_count - first < TILE_GROUP ? tile_count - first : TILE_GROUP;
+AMK_NO_UNROLL
+    for (u32 i = 0; i < count; ++i) {
+      float c0[4] = {0.f, 0.f, 0.f, 0.f}, c1[4] = {0.f, 0.f, 0.f, 0.f};
+AMK_NO_UNROLL
+      for (u32 lo = 0; lo < total_blocks; lo += blocks) {
+        const u32 hi = lo + blocks < total_blocks ? lo + blocks : total_blocks;
+        if (in_chunk == 0) ring_wait(ring);
+        const u8* at = cx.smem + RING_AT + (u64)ring.slot * SLOT_BYTES + (u64)in_chunk * total_blocks * 512;
+        tile_product(cx, at, lo, hi, k_blocks, c0, c1);
+        if (per_chunk == 1 || in_chunk + 1 == per_chunk || first + i + 1 == tile_count) {
+          ring_release(ring, cx.lane);
+          in_chunk = 0;
+        } else {
+          ++in_chunk;
+        }
+      }
+      store_partial(cx, i, c0, c1);
+    }
+    amk_consumer_sync();
+    finish(first, count);
+    cx.par ^= 1;
+  }
+}
+
+// Sum of one output element over the warps.
+AMK_FN float tile_sum(const Context& cx, u32 tile, u32 m, u32 column) {
+  const float* from = partial_sums(cx) + (u64)(tile * TOKENS + m) * (8 * NW) + column;
+  float v = 0.f;
+AMK_UNROLL
+  for (u32 i = 0; i < NW; ++i) v += from[i * 8];
+  return v;
+}
+// 1 / rms of the staged input of token `m`; valid in the first group after staging.
+AMK_FN float inverse_rms(const Context& cx, u32 m, u32 width, float eps) {
+  const float* from = square_sums(cx) + m * NW;
+  float v = 0.f;
+AMK_UNROLL
+  for (u32 i = 0; i < NW; ++i) v += from[i];
+  return amk_rsqrt(amk_divide(v, (float)width) + eps);
+}
+// Visits the outputs of a group: fn(tile, token, column, valid) by all lanes of each warp, columns of
+// a tile on neighbouring lanes.
+template <u32 COLUMNS, class Visit>
+AMK_FN void visit_outputs(const Context& cx, u32 count, Visit visit) {
+  const u32 total = count * TOKENS * COLUMNS;
+AMK_NO_UNROLL
+  for (u32 base = 0; base < total; base += NW * 32) {
+    const u32 i = base + cx.t;
+    visit(i / (TOKENS * COLUMNS), i / COLUMNS % TOKENS, i % COLUMNS, i < total);
+  }
+}
+// ---- embed: residual rows of this SM from the table --------------------------------------------
+template <DType D>
+AMK_FN void op_embed(Context& cx) {
+  const u32 lo = cx.field(F_LO), rows = cx.field(F_HI) - lo, width = cx.field(F_K);
+  const u8* table = cx.operand(F_A1);
+  float* local = (float*)(cx.smem + LOCAL_AT) + cx.field(F_X0);
+  const u32* tokens = (const u32*)(cx.p->arena + TOKENS_AT);
+  for (u32 i = cx.t; i < rows * TOKENS; i += NW * 32) {
+    const u32 m = i / rows, r = i % rows;
+    local[i] = load_constant<D>(table, (u64)tokens[cx.pos + m] * width + lo + r);
+  }
+  amk_consumer_sync();
+}
+// ---- norm_qkv -----------------------------------------------------------------------------------
+template <bool EMBEDDING, Sync S, DType D, DType ND, Sync OS>
+AMK_FN void op_norm_qkv(Context& cx, Ring& ring) {
+  const u32 width = cx.field(F_K), lo = cx.field(F_LO), hi = cx.field(F_HI);
+  const u8* norm = cx.operand(F_A1);
+  if constexpr (EMBEDDING) stage_embedding<D, ND>(cx, cx.operand(F_A0), norm, width);
+  else stage_input<S, D, true, ND>(cx, cx.operand(F_A0), cx.field(F_IN_PITCH), norm, width, cx.tag(cx.field(F_IN_PHASE)));
+  u8* out = cx.operand(F_A2);
+  const u32 pitch = cx.field(F_OUT_PITCH), tag = cx.tag(cx.field(F_OUT_PHASE));
+  const float eps = amk_float(cx.field(F_CONST));
+  float scale[TOKENS];
+  linear_tiles(cx, ring, (hi - lo + 7) / 8, width, cx.field(F_X1), [&](u32 first, u32 count) {
+    if (first == 0) {
+AMK_UNROLL
+      for (u32 m = 0; m < TOKENS; ++m) scale[m] = inverse_rms(cx, m, width, eps);
+    }
+    visit_outputs<8>(cx, count, [&](u32 tile, u32 m, u32 column, bool valid) {
+      const u32 row = lo + (first + tile) * 8 + column;
+      valid = valid && row < hi;
+      float v = 0.f;
+      if (valid) {
+        float s = scale[0];
+AMK_UNROLL
+        for (u32 i = 1; i < TOKENS; ++i) if (m == i) s = scale[i];
+        v = tile_sum(cx, tile, m, column) * s;
+      }
+      store_activation<OS, F32>(out, (u64)m * pitch + row, v, valid, tag);
+    });
+  });
+}
+// ---- attention: some query heads of one kv head over one split of the past ---------------------------
+// Eight lanes share a position, four positions a warp. Scores are kept base 2. Keys and values of the
+// step itself come from shared memory, rounded as the cache rounds them.
+constexpr u32 HD = 20, HEADS = 3, KV_HEADS = 3;
+constexpr u32 VE = 4;              // elements per load
+constexpr u32 VECTORS = HD / VE;
+constexpr u32 NV = (VECTORS + 7) / 8;              // loads per lane and row
+constexpr u32 PASS = 1;              // query heads handled at once
+constexpr u32 GROUP_MAX = 1;         // most query heads of one unit
+typedef Pair KvWord;                    // one load
+constexpr bool KV_F32 = false;
+
+AMK_FN KvWord kv_load(const u8* p) { return *(const KvWord*)p; }
+AMK_FN void kv_unpack(const KvWord& q, float* v) {
+  v[0] = bf16_lo(q.x); v[1] = bf16_hi(q.x); v[2] = bf16_lo(q.y); v[3] = bf16_hi(q.y);
+}
+AMK_FN float kv_round(float v) { return KV_F32 ? v : bf16_round(v); }
+AMK_FN void kv_store(u8* row, u32 d, float v) {
+  if (KV_F32) ((float*)row)[d] = v;
+  else ((u16*)row)[d] = (u16)bf16_pack(v, 0.f);
+}
+
+// Copies `count` float32 activations per token to shared memory, waiting for their packets. Takes part: all consumers.
+template <Sync S>
+AMK_FN void attention_fetch(Context& cx, const u8* from, u32 pitch, u32 column, u32 count, float* to, u32 to_pitch, u32 tag) {
+  for (u32 i = cx.t * 2; i < count * TOKENS; i += NW * 64) {
+    const u32 m = i / count, d = i % count;
+    const u64 at = (u64)m * pitch + column + d;
+    if (S == PACKET) {
+      u64 a, b;
+      Spin spin;
+      for (;;) {
+        amk_packet_load2((const u64*)from + at, a, b);
+        if (((u32)(a >> 32) == tag && (u32)(b >> 32) == tag) ||
+            spin.give_up(*cx.p, cx.sm, cx.pc, cx.step, EDGE_PACKET, tag, (u32)(a >> 32))) break;
+      }
+      to[m * to_pitch + d] = amk_float((u32)a);
+      to[m * to_pitch + d + 1] = amk_float((u32)b);
+    } else {
+      to[m * to_pitch + d] = ((const float*)from)[at];
+      to[m * to_pitch + d + 1] = ((const float*)from)[at + 1];
+    }
+  }
+}
+
+// Element `d` of a rotated head: pairs are (d, d + HD/2).
+AMK_FN float rotated(const float* x, const float* rope, u32 d) {
+  constexpr u32 HALF = HD / 2;
+  const u32 f = d < HALF ? d : d - HALF;
+  const float c = rope[f], s = rope[HALF + f];
+  return d < HALF ? x[d] * c - x[d + HALF] * s : x[d] * c + x[d - HALF] * s;
+}
+
+struct Softmax {
+  float max[PASS], sum[PASS], out[PASS][NV * VE];
+};
+AMK_FN void softmax_add(Softmax& a, const float (&q)[PASS][NV * VE], const float* k, const float* v, bool valid) {
+AMK_UNROLL
+  for (u32 h = 0; h < PASS; ++h) {
+    float s = 0.f;
+AMK_UNROLL
+    for (u32 i = 0; i < NV * VE; ++i) s = fmaf(q[h][i], k[i], s);
+    s += amk_shfl_xor(s, 1);
+    s += amk_shfl_xor(s, 2);
+    s += amk_shfl_xor(s, 4);
+    if (valid) {
+      const float top = fmaxf(a.max[h], s), keep = exp2f(a.max[h] - top), e = exp2f(s - top);
+      a.sum[h] = a.sum[h] * keep + e;
+      a.max[h] = top;
+AMK_UNROLL
+      for (u32 i = 0; i < NV * VE; ++i) a.out[h][i] = a.out[h][i] * keep + e * v[i];
+    }
+  }
+}
+
+template <Sync S, Sync OS, DType OD, bool SPLIT>
+AMK_FN void op_attention(Context& cx) {
+  const u32 flags = cx.field(F_FLAGS), q_lo = cx.field(F_LO), heads = cx.field(F_HI) - q_lo;
+  const u32 kv_head = cx.field(F_X0), split = cx.field(F_X1), splits = cx.field(F_X2), capacity = cx.field(F_X3);
+  const bool last = flags & FLAG_LAST;
+  const u32 pitch = cx.field(F_IN_PITCH), tag = cx.tag(cx.field(F_IN_PHASE)), out_tag = cx.tag(cx.field(F_OUT_PHASE));
+  const u32 out_pitch = cx.field(F_OUT_PITCH);
+  const float scale = amk_float(cx.field(F_CONST)) * 1.4426950408889634f;
+  const u8* qkv = cx.operand(F_A0);
+  const float* rope_table = (const float*)cx.operand(F_A1);
+  constexpr u32 KV_BYTES = KV_F32 ? 4 : 2;
+  u8* keys = cx.operand(F_A2) + (u64)kv_head * capacity * HD * KV_BYTES;
+  u8* values = cx.operand(F_A3) + (u64)kv_head * capacity * HD * KV_BYTES;
+  u8* out = cx.operand(F_A4);
+  float* q = (float*)(cx.smem + SCRATCH_AT);                  // [TOKENS][heads * HD]
+  float* k_now = q + TOKENS * GROUP_MAX * HD;                 // [TOKENS][HD]
+  float* v_now = k_now + TOKENS * HD;
+  float* rope = v_now + TOKENS * HD;                          // [TOKENS][HD]
+  float* parts = rope + TOKENS * HD;                          // [NW][heads][HD + 2]
+  const u32 from = cx.pos * split / splits, to = cx.pos * (split + 1) / splits;
+  const u32 group = cx.lane >> 3, c = cx.lane & 7;
+
+  // Past keys and values are old: their first loads go out before the wait.
+  KvWord kw[NV], vw[NV];
+  auto prefetch = [&](u32 position) {
+    if (position < to) {
+AMK_UNROLL
+      for (u32 j = 0; j < NV; ++j)
+        if (j * 8 + c < VECTORS) {
+          const u64 at = ((u64)position * HD + (j * 8 + c) * VE) * KV_BYTES;
+          kw[j] = kv_load(keys + at);
+          vw[j] = kv_load(values + at);
+        }
+    }
+  };
+  prefetch(from + cx.w * 4 + group);
+  for (u32 i = cx.t; i < TOKENS * HD; i += NW * 32) rope[i] = rope_table[(u64)cx.pos * HD + i];
+  attention_fetch<S>(cx, qkv, pitch, q_lo * HD, heads * HD, q, heads * HD, tag);
+  if (last) {
+    attention_fetch<S>(cx, qkv, pitch, (HEADS + kv_head) * HD, HD, k_now, HD, tag);
+    attention_fetch<S>(cx, qkv, pitch, (HEADS + KV_HEADS + kv_head) * HD, HD, v_now, HD, tag);
+  }
+  amk_consumer_sync();
+  if (flags & FLAG_APPEND)
+    for (u32 i = cx.t; i < TOKENS * HD; i += NW * 32) {
+      const u32 m = i / HD, d = i % HD;
+      kv_store(keys + (u64)(cx.pos + m) * HD * KV_BYTES, d, rotated(k_now + m * HD, rope + m * HD, d));
+      kv_store(values + (u64)(cx.pos + m) * HD * KV_BYTES, d, v_now[i]);
+    }
+AMK_NO_UNROLL
+  for (u32 m = 0; m < TOKENS; ++m) {
+AMK_NO_UNROLL
+    for (u32 h0 = 0; h0 < heads; h0 += PASS) {
+      float qr[PASS][NV * VE];
+      Softmax acc;
+AMK_UNROLL
+      for (u32 h = 0; h < PASS; ++h) {
+        acc.max[h] = -1e30f;
+        acc.sum[h] = 0.f;
+AMK_UNROLL
+        for (u32 i = 0; i < NV * VE; ++i) {
+          const u32 d = (i / VE * 8 + c) * VE + i % VE;
+          acc.out[h][i] = 0.f;
+          qr[h][i] = d < HD && h0 + h < heads ? rotated(q + (m * heads + h0 + h) * HD, rope + m * HD, d) * scale : 0.f;
+        }
+      }
+      if (TOKENS > 1 || heads > PASS) prefetch(from + cx.w * 4 + group);
+AMK_NO_UNROLL
+      for (u32 base = from + cx.w * 4; base < to; base += NW * 4) {
+        const u32 position = base + group;
+        float k[NV * VE], v[NV * VE];
+AMK_UNROLL
+        for (u32 j = 0; j < NV; ++j) {
+          const bool here = position < to && j * 8 + c < VECTORS;
+          if (here) {
+            kv_unpack(kw[j], k + j * VE);
+            kv_unpack(vw[j], v + j * VE);
+          } else {
+AMK_UNROLL
+            for (u32 i = 0; i < VE; ++i) k[j * VE + i] = v[j * VE + i] = 0.f;
+          }
+        }
+        prefetch(position + NW * 4);
+        softmax_add(acc, qr, k, v, position < to);
+      }
+      if (last) {
+        // The step's own positions up to this token, four a warp at a time.
+AMK_NO_UNROLL
+        for (u32 base = cx.w * 4; base <= m; base += NW * 4) {
+          const u32 r = base + group;
+          float k[NV * VE], v[NV * VE];
+AMK_UNROLL
+          for (u32 i = 0; i < NV * VE; ++i) {
+            const u32 d = (i / VE * 8 + c) * VE + i % VE;
+            const bool here = r <= m && d < HD;
+            k[i] = here ? kv_round(rotated(k_now + r * HD, rope + r * HD, d)) : 0.f;
+            v[i] = here ? kv_round(v_now[r * HD + d]) : 0.f;
+          }
+          softmax_add(acc, qr, k, v, r <= m);
+        }
+      }
+      // The four positions of the warp, then one record per warp and head.
+AMK_UNROLL
+      for (u32 h = 0; h < PASS; ++h) {
+AMK_UNROLL
+        for (u32 o = 8; o < 32; o <<= 1) {
+          const float max2 = amk_shfl_xor(acc.max[h], o), sum2 = amk_shfl_xor(acc.sum[h], o);
+          const float top = fmaxf(acc.max[h], max2), f1 = exp2f(acc.max[h] - top), f2 = exp2f(max2 - top);
+          acc.sum[h] = acc.sum[h] * f1 + sum2 * f2;
+          acc.max[h] = top;
+AMK_UNROLL
+          for (u32 i = 0; i < NV * VE; ++i) acc.out[h][i] = acc.out[h][i] * f1 + amk_shfl_xor(acc.out[h][i], o) * f2;
+        }
+        if (group == 0 && h0 + h < heads) {
+          float* part = parts + (cx.w * heads + h0 + h) * (HD + 2);
+          if (c == 0) { part[HD] = acc.max[h]; part[HD + 1] = acc.sum[h]; }
+AMK_UNROLL
+          for (u32 i = 0; i < NV * VE; ++i) {
+            const u32 d = (i / VE * 8 + c) * VE + i % VE;
+            if (d < HD) part[d] = acc.out[h][i];
+          }
+        }
+      }
+    }
+    amk_consumer_sync();
+    const u32 total = heads * HD;
+AMK_NO_UNROLL
+    for (u32 base = 0; base < total; base += NW * 32) {
+      const u32 i = base + cx.t;
+      const bool valid = i < total;
+      const u32 h = valid ? i / HD : 0, d = valid ? i % HD : 0;
+      float top = -1e30f, sum = 0.f, v = 0.f;
+AMK_UNROLL
+      for (u32 x = 0; x < NW; ++x) top = fmaxf(top, parts[(x * heads + h) * (HD + 2) + HD]);
+AMK_UNROLL
+      for (u32 x = 0; x < NW; ++x) {
+        const float* part = parts + (x * heads + h) * (HD + 2);
+        const float f = exp2f(part[HD] - top);
+        sum += f * part[HD + 1];
+        v += f * part[d];
+      }
+      if constexpr (SPLIT) {
+        const u64 at = ((u64)((q_lo + h) * splits + split) * TOKENS + m) * (HD + 2);
+        store_activation<OS, F32>(out, at + d, v, valid, out_tag);
+        store_activation<OS, F32>(out, at + HD, top, valid && d == 0, out_tag);
+        store_activation<OS, F32>(out, at + HD + 1, sum, valid && d == 0, out_tag);
+      } else {
+        store_activation<OS, OD>(out, (u64)m * out_pitch + (q_lo + h) * HD + d, amk_divide(v, sum), valid, out_tag);
+      }
+    }
+    if (TOKENS > 1) amk_consumer_sync();
+  }
+}
+// ---- linear_residual: the owner adds to its float32 residual rows and publishes them ----------------
+template <Sync S, DType D, Sync OS, DType OD>
+AMK_FN void op_linear_residual(Context& cx, Ring& ring) {
+  const u32 width = cx.field(F_K), lo = cx.field(F_LO), hi = cx.field(F_HI), rows = hi - lo;
+  stage_input<S, D, false, BF16>(cx, cx.operand(F_A0), cx.field(F_IN_PITCH), nullptr, width, cx.tag(cx.field(F_IN_PHASE)));
+  u8* out = cx.operand(F_A2);
+  float* local = (float*)(cx.smem + LOCAL_AT) + cx.field(F_X0);
+  const u32 pitch = cx.field(F_OUT_PITCH), tag = cx.tag(cx.field(F_OUT_PHASE));
+  linear_tiles(cx, ring, (rows + 7) / 8, width, cx.field(F_X1), [&](u32 first, u32 count) {
+    visit_outputs<8>(cx, count, [&](u32 tile, u32 m, u32 column, bool valid) {
+      const u32 r = (first + tile) * 8 + column;
+      valid = valid && r < rows;
+      float v = 0.f;
+      if (valid) {
+        v = local[m * rows + r] + tile_sum(cx, tile, m, column);
+        local[m * rows + r] = v;
+      }
+      store_activation<OS, OD>(out, (u64)m * pitch + lo + r, v, valid, tag);
+    });
+  });
+}
+// ---- norm_gate_up: gate rows are even, up rows odd, so a tile gives 4 activations -----------------
+template <Sync S, DType D, DType ND, Sync OS, DType OD>
+AMK_FN void op_norm_gate_up(Context& cx, Ring& ring) {
+  const u32 width = cx.field(F_K), lo = cx.field(F_LO), hi = cx.field(F_HI);
+  stage_input<S, D, true, ND>(cx, cx.operand(F_A0), cx.field(F_IN_PITCH), cx.operand(F_A1), width, cx.tag(cx.field(F_IN_PHASE)));
+  u8* out = cx.operand(F_A2);
+  const u32 pitch = cx.field(F_OUT_PITCH), tag = cx.tag(cx.field(F_OUT_PHASE));
+  const float eps = amk_float(cx.field(F_CONST));
+  float scale[TOKENS];
+  linear_tiles(cx, ring, (2 * (hi - lo) + 7) / 8, width, cx.field(F_X1), [&](u32 first, u32 count) {
+    if (first == 0) {
+AMK_UNROLL
+      for (u32 m = 0; m < TOKENS; ++m) scale[m] = inverse_rms(cx, m, width, eps);
+    }
+    visit_outputs<4>(cx, count, [&](u32 tile, u32 m, u32 column, bool valid) {
+      const u32 row = lo + (first + tile) * 4 + column;
+      valid = valid && row < hi;
+      float v = 0.f;
+      if (valid) {
+        float s = scale[0];
+AMK_UNROLL
+        for (u32 i = 1; i < TOKENS; ++i) if (m == i) s = scale[i];
+        const float gate = tile_sum(cx, tile, m, column * 2) * s, up = tile_sum(cx, tile, m, column * 2 + 1) * s;
+        v = amk_divide(gate, 1.f + expf(fminf(-gate, 80.f))) * up;
+      }
+      store_activation<OS, OD>(out, (u64)m * pitch + row, v, valid, tag);
+    });
+  });
+}
+// ---- norm_lm_head: logits of the last token and the best of these rows ------------------------------
+// A key orders by value, then by the lower id; a NaN orders above everything, so that it is seen.
+AMK_FN u64 argmax_key(float v, u32 id) {
+  u32 u = amk_bits(v);
+  u = (u & 0x80000000u) ? ~u : (u | 0x80000000u);
+  if (v != v) u = 0xffffffffu;
+  return ((u64)u << 32) | (u32)~id;
+}
+template <Sync S, DType D, DType ND>
+AMK_FN void op_norm_lm_head(Context& cx, Ring& ring) {
+  const u32 width = cx.field(F_K), lo = cx.field(F_LO), hi = cx.field(F_HI);
+  stage_input<S, D, true, ND>(cx, cx.operand(F_A0), cx.field(F_IN_PITCH), cx.operand(F_A1), width, cx.tag(cx.field(F_IN_PHASE)));
+  float* logits = (float*)cx.operand(F_A2);
+  u64* best = (u64*)cx.operand(F_A3) + cx.field(F_X2);
+  const float eps = amk_float(cx.field(F_CONST));
+  u64 key = 0;
+  float scale = 0.f;
+  linear_tiles(cx, ring, (hi - lo + 7) / 8, width, cx.field(F_X1), [&](u32 first, u32 count) {
+    if (first == 0) scale = inverse_rms(cx, TOKENS - 1, width, eps);
+    for (u32 i = cx.t; i < count * 8; i += NW * 32) {
+      const u32 row = lo + first * 8 + i;
+      if (row < hi) {
+        const float v = tile_sum(cx, i / 8, TOKENS - 1, i % 8) * scale;
+        const u64 k = argmax_key(v, row);
+        if (k > key) key = k;
+        if (cx.p->flags & 1) logits[row] = v;
+      }
+    }
+  });
+AMK_UNROLL
+  for (u32 o = 16; o; o >>= 1) {
+    const u64 other = amk_shfl_xor64(key, o);
+    if (other > key) key = other;
+  }
+  u64* keys = (u64*)(cx.smem + CONTROL_AT + 2048);
+  if (cx.lane == 0) keys[cx.w] = key;
+  amk_consumer_sync();
+  if (cx.t == 0) {
+    for (u32 i = 1; i < NW; ++i) if (keys[i] > key) key = keys[i];
+    *best = key;
+  }
+}
+// ---- the step boundary -----------------------------------------------------------------------------------
+// Arrivals are one release chain; the last arriver acquires it, decides, and releases (token, stop)
+// as one word with the step's tag; every SM acquires that word before the next step.
+AMK_FN u32 amk_arrive(u32* p) {
+  u32 v;
+  asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;" : "=r"(v) : "l"(p) : "memory");
+  return v;
+}
+AMK_FN void amk_token_release(u64* p, u64 v) {
+  asm volatile("st.release.gpu.global.b64 [%0], %1;" ::"l"(p), "l"(v) : "memory");
+}
+AMK_FN u64 amk_token_acquire(const u64* p) {
+  u64 v;
+  asm volatile("ld.acquire.gpu.global.b64 %0, [%1];" : "=l"(v) : "l"(p) : "memory");
+  return v;
+}
+// Words the host polls or writes.
+AMK_FN void amk_host_store(u32* p, u32 v) { asm volatile("st.relaxed.sys.global.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory"); }
+AMK_FN void amk_host_release(u32* p, u32 v) { asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory"); }
+AMK_FN u32 amk_host_load(const u32* p) {
+  u32 v;
+  asm volatile("ld.relaxed.sys.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
+  return v;
+}
+
+enum StopBits : u32 { STOP = 0x80000000u };
+enum GivenUp : u32 { GIVEN_UP_SPIN = 1, GIVEN_UP_NAN = 2 };
+
+template <bool ARGMAX>
+AMK_FN void op_boundary(Context& cx) {
+  const Params& p = *cx.p;
+  const u32 tag = packet_tag(p.epoch_base, cx.step, 0);
+  u64* word = (u64*)(p.arena + TOKEN_WORD_AT);
+  u32* control = (u32*)(cx.smem + CONTROL_AT);
+  amk_consumer_sync();
+  if (cx.w == 0) {
+    u32 place = 0;
+    if (cx.lane == 0) place = amk_arrive((u32*)(p.arena + ARRIVALS_AT));
+    place = amk_shfl(place, 0);
+    amk_warp_sync();
+    if ((place + 1) % AMK_BLOCKS == 0) {
+      u64 key = 0;
+      if constexpr (ARGMAX) {
+        const u64* best = (const u64*)(p.arena + BEST_AT);
+        for (u32 i = cx.lane; i < BEST_SLOTS; i += 32) if (best[i] > key) key = best[i];
+AMK_UNROLL
+        for (u32 o = 16; o; o >>= 1) {
+          const u64 other = amk_shfl_xor64(key, o);
+          if (other > key) key = other;
+        }
+      }
+      if (cx.lane == 0) {
+        u32* tokens = (u32*)(p.arena + TOKENS_AT);
+        const u32 next = cx.pos + TOKENS;
+        u32 token = ~(u32)key, stop = cx.step + 1 == p.steps;
+        if constexpr (ARGMAX) {
+          if ((u32)(key >> 32) == 0xffffffffu) {
+            ((SpinReport*)(p.arena + REPORT_AT))->given_up = GIVEN_UP_NAN;
+            ((SpinReport*)(p.arena + REPORT_AT))->step = cx.step;
+            stop = 1;
+          }
+          if (next < p.prompt_len) token = tokens[next];
+          else {
+            tokens[next] = token;
+            for (u32 i = 0; i < p.eos_count; ++i) stop |= token == p.eos[i];
+          }
+        } else {
+          token = 0;
+        }
+        stop |= amk_host_load((const u32*)(p.arena + CANCEL_AT)) != 0;
+        stop |= amk_host_load(&((const SpinReport*)(p.arena + REPORT_AT))->given_up) != 0;
+        amk_host_store(p.host_tokens + cx.step, token);
+        amk_host_release(p.host_progress, cx.step + 1);
+        amk_token_release(word, ((u64)tag << 32) | (stop ? STOP : 0u) | token);
+      }
+    }
+    if (cx.lane == 0) {
+      u64 seen;
+      Spin spin;
+      bool lost = false;
+      for (;;) {
+        seen = amk_token_acquire(word);
+        if ((u32)(seen >> 32) == tag) break;
+        if (spin.give_up(p, cx.sm, cx.pc, cx.step, EDGE_BOUNDARY, tag, (u32)(seen >> 32))) { lost = true; break; }
+      }
+      const u32 stop = lost || ((u32)seen & STOP);
+      control[1] = stop;
+      if (stop) amk_store_shared_flag(cx.smem + CONTROL_AT, 1);
+    }
+  }
+  amk_consumer_sync();
+  cx.stop = control[1];
+}
+
+extern "C" AMK_KERNEL(THREADS) void amk_megakernel(const AMK_GRID_CONSTANT Params p) {
+  AMK_DYNAMIC_SHARED(smem);
+  const u32 sm = AMK_BLOCK, t = AMK_THREAD, w = t >> 5, lane = t & 31;
+  const TableHead& head = *(const TableHead*)p.tables;
+  const SmHead& mine = ((const SmHead*)(p.tables + sizeof(TableHead)))[sm];
+  Ring ring;
+  ring_init(ring, smem, t);
+  if (t == 0) amk_store_shared_flag(smem + CONTROL_AT, 0);
+  amk_block_sync();
+  if (w == NW) {
+    ring_produce(ring, p, (const RunEntry*)(p.tables + head.run_at) + mine.run_first, mine, smem, lane);
+    return;
+  }
+  Context cx;
+  cx.p = &p; cx.smem = smem; cx.sm = sm;
+  cx.par = 0; cx.pos = p.pos0; cx.step = 0;
+  cx.table = &head;
+  const u32* code = (const u32*)(p.tables + head.instr_at) + (u64)mine.instr_first * 32;
+  for (;;) {
+    for (u32 pc = 0; pc < mine.instr_count; ++pc) {
+      // Read afresh, so that what ops derive from the thread does not live across instructions.
+      cx.t = amk_thread_again(); cx.w = cx.t >> 5; cx.lane = cx.t & 31;
+      cx.code = code + (u64)pc * 32;
+      // The next instruction's line is on its way while this one runs.
+      amk_prefetch_constant(code + (u64)(pc + 1 == mine.instr_count ? 0 : pc + 1) * 32);
+      cx.pc = pc;
+      counter_waits(cx);
+      TRACE_STAMP(cx, 0);
+      switch (cx.field(F_OP)) {
+        case 0: op_attention<PACKET, PACKET, BF16, false>(cx); break;
+        case 1: op_norm_lm_head<PACKET, BF16, BF16>(cx, ring); break;
+        case 2: op_boundary<true>(cx); break;
+        case 3: op_norm_gate_up<PACKET, BF16, BF16, PACKET, BF16>(cx, ring); break;
+        case 4: op_norm_qkv<false, PACKET, BF16, BF16, PACKET>(cx, ring); break;
+        case 5: op_norm_qkv<true, PLAIN, BF16, BF16, PACKET>(cx, ring); break;
+        case 6: op_embed<BF16>(cx); break;
+        case 7: op_linear_residual<PACKET, BF16, PACKET, BF16>(cx, ring); break;
+        default: break;
+      }
+      TRACE_STAMP(cx, 2);
+      counter_signals(cx);
+    }
+    if (cx.stop) break;
+    cx.step += 1;
+    cx.pos += TOKENS;
+  }
+}
