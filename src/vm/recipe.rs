@@ -37,6 +37,19 @@ impl RecipeData {
     /// # Errors
     /// The checkpoint lacks a tensor, or the tensors do not have the buffer's shape.
     pub fn new(lowered: &Lowered, checkpoint: &Checkpoint) -> Result<RecipeData, DataError> {
+        RecipeData::keeping(lowered, checkpoint, KEPT_ELEMENTS)
+    }
+
+    /// The same, with matrices widened once if all of them have at most `limit` elements together, and
+    /// row by row as they are asked for otherwise.
+    ///
+    /// # Errors
+    /// As [`RecipeData::new`].
+    pub fn keeping(
+        lowered: &Lowered,
+        checkpoint: &Checkpoint,
+        limit: u64,
+    ) -> Result<RecipeData, DataError> {
         let tensors: BTreeMap<&str, &WeightTensor> =
             checkpoint.weights().iter().map(|t| (t.name(), t)).collect();
         let find = |name: &String| {
@@ -98,7 +111,7 @@ impl RecipeData {
             contents.push(made);
         }
         let mut data = RecipeData { buffers: contents };
-        if total <= KEPT_ELEMENTS {
+        if total <= limit {
             data.keep(lowered)?;
         }
         Ok(data)
@@ -160,9 +173,10 @@ impl Data for RecipeData {
                         out.extend(part);
                     }
                 }
-                match out.is_empty() {
-                    true => Err(missing()),
-                    false => Ok(Cow::Owned(out)),
+                let width = parts.first().map_or(0, |(_, t)| t.cols());
+                match out.len() == (rows.end - rows.start) as usize * width {
+                    true => Ok(Cow::Owned(out)),
+                    false => Err(missing()),
                 }
             }
             Contents::Interleave(even, odd) => {
