@@ -42,7 +42,7 @@ use crate::lowered::Lowered;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Mode {
-    /// bf16.
+    /// bf16; activations are float32 where the MLP width is odd and travels in packets of two.
     Bf16,
     /// float32, entering products as three bf16 terms.
     F32,
@@ -103,4 +103,24 @@ pub fn lower_for(
         limit: max,
     })?;
     lower(shape, target, knobs, bucket, mode)
+}
+
+/// The most positions per step, at most 16, that a prefill kernel of this model can take at `position`:
+/// their bf16 terms are rows of one 16-row product, and their staging fits the shared memory.
+pub fn most_tokens(
+    shape: &Shape,
+    target: &Target,
+    knobs: &Knobs,
+    position: u64,
+    mode: Mode,
+) -> u32 {
+    // Resources are those of the largest stage, which one layer already has.
+    let layers = shape.layers.iter().take(1).cloned().collect();
+    let sizes = Sizes { layers: 1, ..shape.sizes };
+    let one = Shape { sizes, layers, ..shape.clone() };
+    let fits = |tokens: &u32| {
+        let knobs = Knobs { tokens: *tokens, ..knobs.clone() };
+        lower_for(&one, target, &knobs, position, mode).is_ok()
+    };
+    (2..=16 / mode.terms() as u32).rev().find(fits).unwrap_or(1)
 }

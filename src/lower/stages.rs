@@ -22,7 +22,11 @@ pub(super) fn emit(
     let globals = Globals::new(&mut build, shape, plan)?;
     let edges = vec![None; model.values.len()];
     let s = shape.sizes;
-    let mut e = Emit { build, s, plan, model, mode, globals, edges, shifts: 0 };
+    // A packet word holds two bf16, so a row of odd width would share a word with the next; and the
+    // inputs of all products have one type.
+    let odd = plan.edges.act == EdgeKind::Packet && !s.inner.is_multiple_of(2);
+    let activation = if odd { DType::F32 } else { mode.dtype() };
+    let mut e = Emit { build, s, activation, plan, model, mode, globals, edges, shifts: 0 };
     for node in model.order() {
         let stage = &model.graph[node];
         // Values other SMs have published; the residual is local.
@@ -97,6 +101,8 @@ struct Emit<'a> {
     plan: &'a Plan,
     model: &'a ModelGraph,
     mode: Mode,
+    /// Type of what products take as input.
+    activation: DType,
     globals: Globals,
     /// Buffers of the values emitted so far.
     edges: Vec<Option<Edge>>,
@@ -159,14 +165,11 @@ impl Emit<'_> {
         let value = &self.model.values[at];
         let knobs = &self.plan.edges;
         let (kind, dtype) = match value.class {
-            Class::Hidden | Class::Residual | Class::Best => (knobs.hidden, self.mode.dtype()),
+            Class::Hidden | Class::Residual | Class::Best => (knobs.hidden, self.activation),
             Class::Qkv => (knobs.qkv, DType::F32),
-            Class::Attention => (knobs.attention, self.mode.dtype()),
-            Class::Act => (knobs.act, self.mode.dtype()),
+            Class::Attention => (knobs.attention, self.activation),
+            Class::Act => (knobs.act, self.activation),
         };
-        // A packet word holds two bf16, so a row of odd width would share a word with the next.
-        let odd = kind == EdgeKind::Packet && !value.width.is_multiple_of(dtype.per_word());
-        let dtype = if odd { DType::F32 } else { dtype };
         let shape = vec![self.plan.cx.tokens, value.width];
         let edge = self.build.edge(value.name.clone(), kind, dtype, shape)?;
         self.edges[at] = Some(edge);

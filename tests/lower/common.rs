@@ -217,9 +217,18 @@ pub fn check(lowered: &Lowered, target: &Target, mode: Mode) {
     check_runs(&lowered.program);
     check_resources(&lowered.program, target, mode);
     check_sync(lowered);
-    if let Err(rejected) = amk_validator::validate(lowered.program.clone(), target) {
-        let faults: Vec<String> = rejected.faults.iter().take(8).map(ToString::to_string).collect();
-        panic!("{}: {} faults:\n{}", target.name, rejected.faults.len(), faults.join("\n"));
+    let program = match amk_validator::validate(lowered.program.clone(), target) {
+        Ok(program) => program,
+        Err(rejected) => {
+            let faults: Vec<String> =
+                rejected.faults.iter().take(8).map(ToString::to_string).collect();
+            panic!("{}: {} faults:\n{}", target.name, rejected.faults.len(), faults.join("\n"));
+        }
+    };
+    // A kernel multiplies one block of 16 rows at once.
+    let hidden = program.buffers.iter().find(|b| b.name == "layer 0 hidden after mlp").unwrap();
+    if u64::from(program.tokens) * hidden.dtype.terms() <= 16 {
+        amk::codegen::render(&program, target, amk::codegen::RenderOptions::default()).unwrap();
     }
     let text = amk_schedule_ir::text::print(&lowered.program);
     assert_eq!(amk_schedule_ir::text::parse(&text).unwrap(), lowered.program);

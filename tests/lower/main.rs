@@ -5,4 +5,5 @@ mod common;
 mod graphs;
 mod knobs;
 mod properties;
+mod recipes;
 mod scale;

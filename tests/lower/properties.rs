@@ -1,6 +1,6 @@
 //! Random shapes, targets and knobs: every lowering passes every check.
 
-use amk::lower::{EdgeKind, Edges, Knobs, Mode, Shape, Windows, lower};
+use amk::lower::{EdgeKind, Edges, Knobs, LowerError, Mode, Shape, Windows, lower};
 use amk_schedule_ir::{Bucket, DType};
 use proptest::prelude::*;
 
@@ -87,7 +87,13 @@ proptest! {
         let last = shape.sizes.max_positions - u64::from(knobs.tokens);
         let first = cut.min(last);
         let bucket = Bucket { first, last: last.min(first + cut) };
-        let lowered = lower(&shape, &target, &knobs, bucket, mode).unwrap();
-        check(&lowered, &target, mode);
+        match lower(&shape, &target, &knobs, bucket, mode) {
+            Ok(lowered) => check(&lowered, &target, mode),
+            // Many positions at once may need more than a block has; one position never does here.
+            Err(LowerError::SharedMemory { available, staging, ring, .. }) => {
+                prop_assert!(knobs.tokens > 4 && staging + ring > available);
+            }
+            Err(other) => return Err(TestCaseError::fail(other.to_string())),
+        }
     }
 }

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use amk::graph::DependenceGraph;
-use amk::lower::{Knobs, LowerError, Mode, Shape, lower_for};
+use amk::lower::{Knobs, LowerError, Mode, Shape, lower_for, most_tokens};
 use amk_models::shape_only;
 
 use crate::common::{check, small_target, target};
@@ -52,6 +52,27 @@ fn a_part_too_small_for_a_shape_is_refused_with_numbers() {
     let error = lower_for(&shape, &small_target(), &Knobs::default(), 0, Mode::F32).unwrap_err();
     assert!(matches!(error, LowerError::SharedMemory { .. }), "{error}");
     assert!(error.to_string().contains("101376"), "{error}");
+}
+
+#[test]
+fn prefill_takes_as_many_positions_as_fit() {
+    let knobs = Knobs::default();
+    for file in ["llama-3.2-1b.json", "smollm2-360m.json"] {
+        let shape = config(file);
+        for (target, mode) in [(target(132), Mode::Bf16), (small_target(), Mode::F32)] {
+            let tokens = most_tokens(&shape, &target, &knobs, 0, mode);
+            let with = |tokens| {
+                let knobs = Knobs { tokens, ..knobs.clone() };
+                lower_for(&shape, &target, &knobs, 0, mode)
+            };
+            assert!(tokens >= 1 && u64::from(tokens) * mode.terms() <= 16);
+            check(&with(tokens).unwrap(), &target, mode);
+            assert!(u64::from(tokens + 1) * mode.terms() > 16 || with(tokens + 1).is_err());
+        }
+    }
+    // The last position of a model leaves room for one.
+    let shape = config("llama-3.2-1b.json");
+    assert_eq!(most_tokens(&shape, &target(132), &knobs, 131_071, Mode::Bf16), 1);
 }
 
 #[test]
