@@ -4,7 +4,8 @@
 //! - there are 2 to 2^32 - 1 tags, and the epochs of one launch are a 64-bit number;
 //! - for a read of step `t` and phase `k` and any write of phase `j` to one of its words, the epochs
 //!   differ modulo `tags` from what the write stored in step `t` (unless the read happens before the
-//!   write) and in step `t - 1` (unless some later write of the step always replaces it).
+//!   write) and in step `t - 1` (unless some later write of the step always replaces it); or all writers
+//!   of the words in phase `k` happen before the read, so that it cannot see what was there before.
 //!
 //! Older epochs are gone: every word is rewritten in every step, and the boundary orders the steps. The
 //! first step of a launch may find what the last step of the launch before it left, which the running
@@ -79,6 +80,14 @@ fn repeats(m: &Model, run: &Execution, order: &Order, faults: &mut Faults) {
                 continue;
             }
             let mine = phase(acc.class);
+            // A reader that comes after the writers of its own epoch sees that or a later one.
+            let settled = m
+                .overlaps(acc.class)
+                .iter()
+                .all(|&w| phase(w) != mine || of(w).iter().all(|&by| order.before(by, node)));
+            if settled {
+                continue;
+            }
             for &o in m.overlaps(acc.class) {
                 // Is the write always replaced, in this step, on all the words the read shares with it?
                 let replaced = || {

@@ -143,23 +143,26 @@ impl Check<'_, '_> {
                 Ok(())
             })?;
         }
+        let epochs = self.p.epochs;
+        let few = self.b.sync == BufferSync::Packet && epochs.tags < 2 * u64::from(epochs.per_step);
+        // Reads that may see what the step before left, where tags are few enough to repeat.
+        let mut unsettled: Vec<(&Touch, usize)> = Vec::new();
         for t in self.touches {
-            grid.each(&grid.block(&t.access.region), |i| match cells.get_mut(i) {
-                Some(cell) => self.touch(t, cell),
-                None => Ok(()),
+            grid.each(&grid.block(&t.access.region), |i| {
+                let Some(cell) = cells.get_mut(i) else { return Ok(()) };
+                if few && !t.write && !cell.writer.is_some_and(|w| self.order.before(w, t.node)) {
+                    unsettled.push((t, i));
+                }
+                self.touch(t, cell)
             })?;
         }
-        let epochs = self.p.epochs;
-        if self.b.sync == BufferSync::Packet && epochs.tags < 2 * u64::from(epochs.per_step) {
-            for t in self.touches.iter().filter(|t| !t.write) {
-                grid.each(&grid.block(&t.access.region), |i| {
-                    let last = cells.get(i).and_then(|c| c.phases.last()).copied().unwrap_or(0);
-                    let now = u64::from(t.access.phase) + u64::from(epochs.per_step);
-                    match (now - u64::from(last)).is_multiple_of(epochs.tags) {
-                        true => self.refuse(t.node, "the step before leaves the tag it waits for"),
-                        false => Ok(()),
-                    }
-                })?;
+        if few {
+            for (t, i) in unsettled {
+                let last = cells.get(i).and_then(|c| c.phases.last()).copied().unwrap_or(0);
+                let now = u64::from(t.access.phase) + u64::from(epochs.per_step);
+                if (now - u64::from(last)).is_multiple_of(epochs.tags) {
+                    return self.refuse(t.node, "the step before leaves the tag it waits for");
+                }
             }
         }
         let must = if cache { Some(&step) } else { None };
@@ -229,6 +232,11 @@ impl Check<'_, '_> {
         }
         let tags = self.p.epochs.tags;
         let same = |j: &u32| u64::from(j.abs_diff(phase)).is_multiple_of(tags);
+        // After its writer a reader cannot see what was there before.
+        if cell.writer.is_some_and(|w| self.order.before(w, t.node)) {
+            cell.readers.push(t.node);
+            return Ok(());
+        }
         if cell.phases.iter().any(|j| *j != phase && same(j)) {
             return self.refuse(t.node, "an earlier phase leaves the tag it waits for");
         }
