@@ -54,11 +54,11 @@ impl fmt::Display for Site {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Place {
     pub buffer: BufferId,
-    pub name: String,
+    pub name: Box<str>,
     pub lo: u64,
     pub hi: u64,
     /// Indices of element `lo`, outermost first.
-    pub first: Vec<u64>,
+    pub first: Box<[u64]>,
 }
 
 impl fmt::Display for Place {

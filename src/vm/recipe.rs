@@ -19,7 +19,7 @@ enum Contents {
     /// Tensors one below the other, each with its first row.
     Concat(Vec<(u64, WeightTensor)>),
     /// Two tensors, row by row.
-    Interleave(WeightTensor, WeightTensor),
+    Interleave(Box<[WeightTensor; 2]>),
 }
 
 /// Read-only buffers of one lowered model.
@@ -105,7 +105,7 @@ impl RecipeData {
                     if 2 * count(&even) != elements || 2 * count(&odd) != elements {
                         return Err(misfit(count(&even) + count(&odd)));
                     }
-                    Some(Contents::Interleave(even, odd))
+                    Some(Contents::Interleave(Box::new([even, odd])))
                 }
             };
             contents.push(made);
@@ -120,7 +120,7 @@ impl RecipeData {
     /// Widens every matrix once.
     fn keep(&mut self, lowered: &Lowered) -> Result<(), DataError> {
         for (i, buffer) in lowered.program.buffers.iter().enumerate() {
-            if let Some(Contents::Concat(_) | Contents::Interleave(..)) = &self.buffers[i] {
+            if let Some(Contents::Concat(_) | Contents::Interleave(_)) = &self.buffers[i] {
                 let rows = buffer.shape.first().copied().unwrap_or(0);
                 let values = self.rows(BufferId(i as u32), 0..rows)?.into_owned();
                 let width = values.len() / rows.max(1) as usize;
@@ -179,10 +179,10 @@ impl Data for RecipeData {
                     false => Err(missing()),
                 }
             }
-            Contents::Interleave(even, odd) => {
+            Contents::Interleave(pair) => {
                 let mut out = Vec::new();
                 for row in rows.clone() {
-                    let tensor = if row % 2 == 0 { even } else { odd };
+                    let tensor = &pair[(row % 2) as usize];
                     let at = (row / 2) as usize;
                     let part = tensor.rows_f32(at..at + 1);
                     if part.is_empty() {

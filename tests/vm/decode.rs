@@ -266,7 +266,7 @@ fn what_does_not_belong_together_is_refused() {
     // No token was ever put at position 3.
     let mut model = case.model(Options::default());
     let faults = model.vm().run(3, 1).unwrap_err();
-    assert!(matches!(&faults[0], VmFault::Unwritten { place, .. } if place.name == "tokens"));
+    assert!(matches!(&faults[0], VmFault::Unwritten { place, .. } if &*place.name == "tokens"));
     // Another capacity is another cache.
     let other = Case::new(
         checkpoint("llama-gqa-bf16"),

@@ -228,7 +228,7 @@ fn a_half_written_region_is_stuck_at_its_first_missing_word() {
     for fault in faulty(&source, 2, &[FaultKind::Stuck]) {
         let VmFault::Stuck { blocked } = fault else { panic!("{fault}") };
         let BlockedOn::Packet { place, expected, seen } = &blocked[0].on else { panic!() };
-        assert_eq!((place.first.as_slice(), *expected, *seen), (&[0, 14][..], 1, 0));
+        assert_eq!((&place.first[..], *expected, *seen), (&[0, 14][..], 1, 0));
     }
 }
 

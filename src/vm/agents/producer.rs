@@ -57,11 +57,11 @@ impl Machine<'_> {
                 if let Some(clock) = released {
                     self.clocks.acquire(agent, &clock);
                 }
-                if let Some(kv) = &run.kv {
-                    if let Err(fault) = self.stream_read(agent, kv, p.chunk, p.step) {
-                        self.fail(fault);
-                        return false;
-                    }
+                if let Some(kv) = &run.kv
+                    && let Err(fault) = self.stream_read(agent, kv, p.chunk, p.step)
+                {
+                    self.fail(fault);
+                    return false;
                 }
                 issued_at = self.clocks.now(agent);
                 self.clocks.tick(agent);

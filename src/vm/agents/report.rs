@@ -32,10 +32,10 @@ impl Machine<'_> {
         let b = &self.plan.program.buffers[buffer];
         Place {
             buffer: BufferId(buffer as u32),
-            name: b.name.clone(),
+            name: b.name.as_str().into(),
             lo,
             hi,
-            first: indices(&b.shape, lo),
+            first: indices(&b.shape, lo).into(),
         }
     }
 

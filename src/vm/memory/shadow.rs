@@ -251,7 +251,8 @@ impl Shadow {
             if r.lo >= hi || r.hi <= lo {
                 return true;
             }
-            if !(packet && r.by.epoch == actor.by.epoch) && !actor.follows(&r.by) {
+            let delivered = packet && r.by.epoch == actor.by.epoch;
+            if !(delivered || actor.follows(&r.by)) {
                 let (lo, hi) = (r.lo.max(lo), r.hi.min(hi));
                 found.push(Found { trouble: Trouble::RaceWithRead, lo, hi, other: r.by });
             }
