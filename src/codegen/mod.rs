@@ -16,7 +16,7 @@ use amk_validator::Validated;
 
 pub use arena::Arena;
 pub use error::CodegenError;
-pub use source::{RenderOptions, Source};
+pub use source::{Backend, HOST_FILES, RenderOptions, Source};
 pub use tables::Tables;
 
 /// Renders the kernel of a validated program.

@@ -26,12 +26,31 @@ pub struct Source {
     pub blocks: u64,
 }
 
+/// What the text is compiled for. Everything but the primitives is the same text.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Backend {
+    /// CUDA, for NVRTC.
+    #[default]
+    Cuda,
+    /// C++20 on the host, beside the files of [`HOST_FILES`]: each GPU thread is a thread of its own
+    /// under a seeded scheduler, so that sanitizers see what the kernel does.
+    Host,
+}
+
 /// Choices that change the text but not the schedule.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RenderOptions {
     /// Time stamps per instruction.
     pub trace: bool,
+    pub backend: Backend,
 }
+
+/// Files a host rendering is compiled with, by name. The rendering itself is to be called `kernel.cpp`.
+pub const HOST_FILES: &[(&str, &str)] = &[
+    ("runtime.h", include_str!("../../templates/host/runtime.h")),
+    ("runtime.cpp", include_str!("../../templates/host/runtime.cpp")),
+    ("main.cpp", include_str!("../../templates/host/main.cpp")),
+];
 
 macro_rules! templates {
     ($($name:literal),* $(,)?) => {
@@ -44,14 +63,21 @@ macro_rules! templates {
 templates! {
     "megakernel.cu.j2",
     "arch/base.cu.j2",
+    "arch/cuda.cu.j2",
+    "host/arch.cu.j2",
+    "host/sync.cu.j2",
+    "host/bulk.cu.j2",
+    "host/cp_async.cu.j2",
+    "sync/ptx.cu.j2",
     "sync/spin.cu.j2",
-    "sync/barrier.cu.j2",
     "sync/packet.cu.j2",
     "sync/counter.cu.j2",
     "sync/boundary.cu.j2",
     "ring/common.cu.j2",
     "ring/bulk.cu.j2",
     "ring/cp_async.cu.j2",
+    "ring/ptx_bulk.cu.j2",
+    "ring/ptx_cp_async.cu.j2",
     "ops/context.cu.j2",
     "ops/linear.cu.j2",
     "ops/embed.cu.j2",
@@ -144,6 +170,14 @@ pub(crate) fn render(
         .map(|op| format!("ops/{op}.cu.j2"))
         .collect();
     let variants: Vec<_> = plan.calls.iter().map(|call| context! { call }).collect();
+    let bulk = target.features.bulk_copy;
+    let (arch, sync, ring, note) = match (options.backend, bulk) {
+        (Backend::Cuda, true) => ("arch/cuda", "sync/ptx", "ring/ptx_bulk", ""),
+        (Backend::Cuda, false) => ("arch/cuda", "sync/ptx", "ring/ptx_cp_async", ""),
+        (Backend::Host, true) => ("host/arch", "host/sync", "host/bulk", ", run on the host"),
+        (Backend::Host, false) => ("host/arch", "host/sync", "host/cp_async", ", run on the host"),
+    };
+    let file = |name: &str| format!("{name}.cu.j2");
     let best_slots = program.buffer(best).and_then(|b| b.shape.first().copied()).unwrap_or(0);
     let text = environment()?.get_template("megakernel.cu.j2")?.render(context! {
         program => context! {
@@ -151,7 +185,10 @@ pub(crate) fn render(
             hash_bytes => hash_bytes.join(", "),
             tokens => program.tokens,
         },
-        target => context! { sm => &target.sm, bulk_copy => target.features.bulk_copy },
+        target => context! { sm => &target.sm, bulk_copy => bulk },
+        primitives => context! {
+            arch => file(arch), sync => file(sync), ring => file(ring), note,
+        },
         res => context! {
             consumer_warps => program.resources.consumer_warps,
             ring_slots => program.resources.ring_slots,

@@ -7,10 +7,15 @@ typedef unsigned int u32;
 typedef unsigned long long u64;
 typedef long long i64;
 
+struct alignas(16) Quad { u32 x, y, z, w; };
+struct alignas(8) Pair { u32 x, y; };
+
+// ---- primitives: CUDA spellings and PTX that order nothing -----------------------------------
 #define AMK_KERNEL(threads) __global__ __launch_bounds__(threads, 1)
 #define AMK_GRID_CONSTANT __grid_constant__
 #define AMK_DYNAMIC_SHARED(name) extern __shared__ __align__(128) u8 name[]
 #define AMK_FN __device__ __forceinline__
+#define AMK_DATA __device__
 #define AMK_BLOCK blockIdx.x
 #define AMK_BLOCKS gridDim.x
 #define AMK_THREAD threadIdx.x
@@ -22,28 +27,31 @@ AMK_FN u32 amk_thread_again() {
 #define AMK_UNROLL _Pragma("unroll")
 #define AMK_NO_UNROLL _Pragma("unroll 1")
 
-struct alignas(16) Quad { u32 x, y, z, w; };
-struct alignas(8) Pair { u32 x, y; };
-
 AMK_FN u32 amk_bits(float v) { return __float_as_uint(v); }
 AMK_FN float amk_float(u32 v) { return __uint_as_float(v); }
-AMK_FN float bf16_lo(u32 v) { return amk_float(v << 16); }
-AMK_FN float bf16_hi(u32 v) { return amk_float(v & 0xffff0000u); }
 // Two floats to two bf16, round to nearest even; `a` in the low half.
 AMK_FN u32 bf16_pack(float a, float b) {
   u32 r;
   asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(b), "f"(a));
   return r;
 }
-AMK_FN float bf16_round(float v) { return bf16_lo(bf16_pack(v, 0.f)); }
 AMK_FN float f16_float(u16 h) {
   float r;
   asm("cvt.f32.f16 %0, %1;" : "=f"(r) : "h"(h));
   return r;
 }
+AMK_FN float amk_rcp_approx(float b) {
+  float r;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(b));
+  return r;
+}
+AMK_FN float amk_rsqrt_approx(float x) {
+  float r;
+  asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
+  return r;
+}
 
 AMK_FN u32 amk_shared_address(const void* p) { return (u32)__cvta_generic_to_shared(p); }
-AMK_FN Quad amk_load_shared(const u8* p) { return *(const Quad*)p; }
 // Read-only data that nothing writes while the kernel runs.
 AMK_FN u32 amk_load_constant(const u32* p) { return __ldg(p); }
 AMK_FN void amk_prefetch_constant(const u32* p) { asm volatile("prefetch.global.L1 [%0];" ::"l"(p)); }
@@ -60,20 +68,8 @@ AMK_FN u32 amk_shfl(u32 v, u32 lane) { return __shfl_sync(~0u, v, lane); }
 AMK_FN float amk_shfl_xor(float v, u32 mask) { return __shfl_xor_sync(~0u, v, mask); }
 AMK_FN u64 amk_shfl_xor64(u64 v, u32 mask) { return __shfl_xor_sync(~0u, v, mask); }
 AMK_FN float amk_shfl_down(float v, u32 by) { return __shfl_down_sync(~0u, v, by); }
-// a / b and 1 / sqrt(x) for normal numbers: the hardware's approximation and one Newton step, within
-// an ulp or so, and without the library's out-of-line slow paths.
-AMK_FN float amk_divide(float a, float b) {
-  float r;
-  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(b));
-  const float q = a * r;
-  return fmaf(fmaf(-b, q, a), r, q);
-}
-AMK_FN float amk_rsqrt(float x) {
-  float r;
-  asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
-  return r * fmaf(-0.5f * x * r, r, 1.5f);
-}
 AMK_FN u64 amk_clock() { return clock64(); }
+AMK_FN u64 amk_nanoseconds() { u64 v; asm volatile("mov.u64 %0, %globaltimer;" : "=l"(v)); return v; }
 
 // c[16x8] += a[16x16] b[16x8], bf16 in, float32 out. Rows of `a` are tokens (or their terms), rows
 // 8 to 15 are zero unless a program has more than 8 of them.
@@ -84,9 +80,25 @@ AMK_FN void amk_mma(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b
       : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
+AMK_FN float bf16_lo(u32 v) { return amk_float(v << 16); }
+AMK_FN float bf16_hi(u32 v) { return amk_float(v & 0xffff0000u); }
+AMK_FN float bf16_round(float v) { return bf16_lo(bf16_pack(v, 0.f)); }
+AMK_FN Quad amk_load_shared(const u8* p) { return *(const Quad*)p; }
+// a / b and 1 / sqrt(x) for normal numbers: the hardware's approximation and one Newton step, within
+// an ulp or so, and without the library's out-of-line slow paths.
+AMK_FN float amk_divide(float a, float b) {
+  const float r = amk_rcp_approx(b);
+  const float q = a * r;
+  return fmaf(fmaf(-b, q, a), r, q);
+}
+AMK_FN float amk_rsqrt(float x) {
+  const float r = amk_rsqrt_approx(x);
+  return r * fmaf(-0.5f * x * r, r, 1.5f);
+}
+
 #define TRACE_STAMP(cx, k)
 
-__device__ const unsigned char amk_program_hash[32] = { 131, 169, 29, 28, 33, 95, 5, 59, 204, 157, 112, 242, 87, 151, 175, 34, 252, 122, 148, 194, 184, 144, 80, 57, 50, 7, 1, 14, 74, 209, 144, 239 };
+AMK_DATA const unsigned char amk_program_hash[32] = { 131, 169, 29, 28, 33, 95, 5, 59, 204, 157, 112, 242, 87, 151, 175, 34, 252, 122, 148, 194, 184, 144, 80, 57, 50, 7, 1, 14, 74, 209, 144, 239 };
 
 // ---- constants of this program -------------------------------------------------------------
 constexpr u32 NW = 8;        // consumer warps
@@ -134,34 +146,8 @@ struct TableHead { u32 instr_at, run_at, wait_at, signal_at; };
 struct SmHead { u32 instr_first, instr_count, run_first, run_count; u64 weight_at; u64 pad; };
 struct RunEntry { u32 tiles, blocks, total_blocks, tile_count; u32 window, pad0; u64 pad1; };
 
-// ---- bounded waiting -----------------------------------------------------------------------
-// Every wait ends: when its condition holds, or when the launch has been given up because some wait
-// outlasted the limit. The first to give up reports where; the rest see the word and stop waiting.
-struct SpinReport { u32 given_up, sm, pc, edge, expected, seen, step, pad; };
-enum Edge : u32 { EDGE_PACKET = 1, EDGE_COUNTER = 2, EDGE_BOUNDARY = 3, EDGE_RING = 4 };
-
-struct Spin {
-  u64 start = 0;
-  u32 tries = 0;
-  // True when waiting is over for good.
-  AMK_FN bool give_up(const Params& p, u32 sm, u32 pc, u32 step, u32 edge, u32 expected, u32 seen) {
-    if (++tries & 1023) return false;
-    SpinReport* report = (SpinReport*)(p.arena + REPORT_AT);
-    u32 word;
-    asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(word) : "l"(&report->given_up) : "memory");
-    if (word) return true;
-    if (!p.spin_limit) return false;
-    const u64 now = amk_clock();
-    if (!start) { start = now; return false; }
-    if (now - start < p.spin_limit) return false;
-    if (atomicCAS(&report->given_up, 0u, 1u) == 0) {
-      report->sm = sm; report->pc = pc; report->edge = edge;
-      report->expected = expected; report->seen = seen; report->step = step;
-    }
-    return true;
-  }
-};
-// ---- block barriers ------------------------------------------------------------------------
+// ---- primitives: every instruction that orders something -------------------------------------
+// Block barriers.
 AMK_FN void amk_block_sync() { asm volatile("bar.sync 0;" ::: "memory"); }
 // All consumer warps; the producer never takes part.
 AMK_FN void amk_consumer_sync() { asm volatile("bar.sync 1, 256;" ::: "memory"); }
@@ -175,39 +161,7 @@ AMK_FN u32 amk_load_shared_flag(const u8* p) {
   asm volatile("ld.relaxed.cta.shared.u32 %0, [%1];" : "=r"(v) : "r"(amk_shared_address(p)) : "memory");
   return v;
 }
-// ---- packets: value in the low, epoch tag in the high half of a 64-bit word ------------------
-// Relaxed and gpu scope: a packet delivers its own word and orders nothing else.
-AMK_FN u32 packet_tag(u32 epoch_base, u32 step, u32 phase) {
-  u64 index = (u64)epoch_base + (u64)step * EPOCHS + phase;
-  if (index >= TAGS) index -= TAGS;
-  return (u32)index + 1;
-}
-AMK_FN void amk_packet_store(u64* p, u32 value, u32 tag) {
-  asm volatile("st.relaxed.gpu.global.b64 [%0], %1;" ::"l"(p), "l"(((u64)tag << 32) | value) : "memory");
-}
-AMK_FN u64 amk_packet_load(const u64* p) {
-  u64 v;
-  asm volatile("ld.relaxed.gpu.global.b64 %0, [%1];" : "=l"(v) : "l"(p) : "memory");
-  return v;
-}
-// Two neighbouring words in no particular order; `p` is 16-byte aligned.
-AMK_FN void amk_packet_load2(const u64* p, u64& a, u64& b) {
-  asm volatile("ld.relaxed.gpu.global.v2.b64 { %0, %1}, [%2];" : "=l"(a), "=l"(b) : "l"(p) : "memory");
-}
-// ---- counters: release-add by writers, acquire-wait by readers -------------------------------
-struct CounterOp { u32 counter, amount, per_step, pad; };
-AMK_FN u32 amk_counter_acquire(const u32* p) {
-  u32 v;
-  asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
-  return v;
-}
-AMK_FN void amk_counter_release(u32* p, u32 v) {
-  asm volatile("red.release.gpu.global.add.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory");
-}
-AMK_FN u32* counter_at(const Params& p, u32 id) { return (u32*)(p.arena + COUNTERS_AT + (u64)id * 128); }
-// ---- the shared-memory ring ------------------------------------------------------------------
-// A slot has two mbarriers: `full` completes when its chunk has landed, `empty` when every consumer
-// warp has released it.
+// mbarriers, by shared-memory address.
 AMK_FN void mbar_init(u32 bar, u32 count) {
   asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(bar), "r"(count) : "memory");
 }
@@ -221,6 +175,101 @@ AMK_FN bool mbar_test(u32 bar, u32 parity) {
       : "=r"(ok) : "r"(bar), "r"(parity) : "memory");
   return ok;
 }
+// Arrives once all copies this thread has issued have landed.
+AMK_FN void mbar_arrive_copies(u32 bar) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(bar) : "memory");
+}
+// Counters.
+AMK_FN u32 amk_counter_acquire(const u32* p) {
+  u32 v;
+  asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
+  return v;
+}
+AMK_FN void amk_counter_release(u32* p, u32 v) {
+  asm volatile("red.release.gpu.global.add.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory");
+}
+// Packets: relaxed and gpu scope, a packet delivers its own word and orders nothing else.
+AMK_FN void amk_packet_store(u64* p, u32 value, u32 tag) {
+  asm volatile("st.relaxed.gpu.global.b64 [%0], %1;" ::"l"(p), "l"(((u64)tag << 32) | value) : "memory");
+}
+AMK_FN u64 amk_packet_load(const u64* p) {
+  u64 v;
+  asm volatile("ld.relaxed.gpu.global.b64 %0, [%1];" : "=l"(v) : "l"(p) : "memory");
+  return v;
+}
+// Two neighbouring words in no particular order; `p` is 16-byte aligned.
+AMK_FN void amk_packet_load2(const u64* p, u64& a, u64& b) {
+  asm volatile("ld.relaxed.gpu.global.v2.b64 { %0, %1}, [%2];" : "=l"(a), "=l"(b) : "l"(p) : "memory");
+}
+// The step boundary.
+AMK_FN u32 amk_arrive(u32* p) {
+  u32 v;
+  asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;" : "=r"(v) : "l"(p) : "memory");
+  return v;
+}
+AMK_FN void amk_token_release(u64* p, u64 v) {
+  asm volatile("st.release.gpu.global.b64 [%0], %1;" ::"l"(p), "l"(v) : "memory");
+}
+AMK_FN u64 amk_token_acquire(const u64* p) {
+  u64 v;
+  asm volatile("ld.acquire.gpu.global.b64 %0, [%1];" : "=l"(v) : "l"(p) : "memory");
+  return v;
+}
+// Words the host polls or writes.
+AMK_FN void amk_host_store(u32* p, u32 v) { asm volatile("st.relaxed.sys.global.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory"); }
+AMK_FN void amk_host_release(u32* p, u32 v) { asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory"); }
+AMK_FN u32 amk_host_load(const u32* p) {
+  u32 v;
+  asm volatile("ld.relaxed.sys.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
+  return v;
+}
+// The word of the report of a wait given up: 0 until somebody claims it.
+AMK_FN u32 amk_report_load(const u32* p) {
+  u32 word;
+  asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(word) : "l"(p) : "memory");
+  return word;
+}
+AMK_FN bool amk_report_claim(u32* p, u32 v) { return atomicCAS(p, 0u, v) == 0; }
+// A failed look at a word somebody else will write.
+AMK_FN void amk_spin_pause(u32, u32, u32, u32, u32, u32) {}
+// ---- bounded waiting -----------------------------------------------------------------------
+// Every wait ends: when its condition holds, or when the launch has been given up because some wait
+// outlasted the limit. The first to give up reports where; the rest see the word and stop waiting.
+struct SpinReport { u32 given_up, sm, pc, edge, expected, seen, step, pad; };
+enum Edge : u32 { EDGE_PACKET = 1, EDGE_COUNTER = 2, EDGE_BOUNDARY = 3, EDGE_RING = 4 };
+
+struct Spin {
+  u64 start = 0;
+  u32 tries = 0;
+  // True when waiting is over for good.
+  AMK_FN bool give_up(const Params& p, u32 sm, u32 pc, u32 step, u32 edge, u32 expected, u32 seen) {
+    amk_spin_pause(sm, pc, step, edge, expected, seen);
+    if (++tries & 1023) return false;
+    SpinReport* report = (SpinReport*)(p.arena + REPORT_AT);
+    if (amk_report_load(&report->given_up)) return true;
+    if (!p.spin_limit) return false;
+    const u64 now = amk_clock();
+    if (!start) { start = now; return false; }
+    if (now - start < p.spin_limit) return false;
+    if (amk_report_claim(&report->given_up, 1)) {
+      report->sm = sm; report->pc = pc; report->edge = edge;
+      report->expected = expected; report->seen = seen; report->step = step;
+    }
+    return true;
+  }
+};
+// ---- packets: value in the low, epoch tag in the high half of a 64-bit word ------------------
+AMK_FN u32 packet_tag(u32 epoch_base, u32 step, u32 phase) {
+  u64 index = (u64)epoch_base + (u64)step * EPOCHS + phase;
+  if (index >= TAGS) index -= TAGS;
+  return (u32)index + 1;
+}
+// ---- counters: release-add by writers, acquire-wait by readers -------------------------------
+struct CounterOp { u32 counter, amount, per_step, pad; };
+AMK_FN u32* counter_at(const Params& p, u32 id) { return (u32*)(p.arena + COUNTERS_AT + (u64)id * 128); }
+// ---- the shared-memory ring ------------------------------------------------------------------
+// A slot has two mbarriers: `full` completes when its chunk has landed, `empty` when every consumer
+// warp has released it.
 struct Ring {
   u32 base;  // shared-memory address of the first slot
   AMK_FN u32 full(u32 s) const { return base + (MBAR_AT - RING_AT) + 8 * s; }
@@ -288,6 +337,10 @@ drain:
     oldest.advance();
   }
 }
+// ---- primitives: copies of 16 bytes -------------------------------------------------------------
+AMK_FN void amk_copy16(u32 to, const u8* from) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+}
 // Parts without bulk copies: the producer warp copies 16 bytes a lane; each lane's copies arrive on
 // the slot's mbarrier when they have landed.
 AMK_FN void ring_init(Ring& r, u8* smem, u32 t) {
@@ -298,9 +351,8 @@ AMK_FN void ring_init(Ring& r, u8* smem, u32 t) {
 AMK_FN void ring_produce(const Ring& r, const Params& p, const RunEntry* runs, const SmHead& mine, const u8* smem, u32 lane) {
   ring_walk(r, p, runs, mine, smem, [&](u32 slot, const u8* source, u32 bytes) {
     const u32 to = r.base + slot * SLOT_BYTES;
-    for (u32 at = lane * 16; at < bytes; at += 512)
-      asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to + at), "l"(source + at) : "memory");
-    asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(r.full(slot)) : "memory");
+    for (u32 at = lane * 16; at < bytes; at += 512) amk_copy16(to + at, source + at);
+    mbar_arrive_copies(r.full(slot));
   });
 }
 
@@ -1047,28 +1099,6 @@ AMK_UNROLL
 // ---- the step boundary -----------------------------------------------------------------------------------
 // Arrivals are one release chain; the last arriver acquires it, decides, and releases (token, stop)
 // as one word with the step's tag; every SM acquires that word before the next step.
-AMK_FN u32 amk_arrive(u32* p) {
-  u32 v;
-  asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;" : "=r"(v) : "l"(p) : "memory");
-  return v;
-}
-AMK_FN void amk_token_release(u64* p, u64 v) {
-  asm volatile("st.release.gpu.global.b64 [%0], %1;" ::"l"(p), "l"(v) : "memory");
-}
-AMK_FN u64 amk_token_acquire(const u64* p) {
-  u64 v;
-  asm volatile("ld.acquire.gpu.global.b64 %0, [%1];" : "=l"(v) : "l"(p) : "memory");
-  return v;
-}
-// Words the host polls or writes.
-AMK_FN void amk_host_store(u32* p, u32 v) { asm volatile("st.relaxed.sys.global.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory"); }
-AMK_FN void amk_host_release(u32* p, u32 v) { asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory"); }
-AMK_FN u32 amk_host_load(const u32* p) {
-  u32 v;
-  asm volatile("ld.relaxed.sys.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
-  return v;
-}
-
 enum StopBits : u32 { STOP = 0x80000000u };
 enum GivenUp : u32 { GIVEN_UP_SPIN = 1, GIVEN_UP_NAN = 2 };
 

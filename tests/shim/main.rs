@@ -1,0 +1,11 @@
+//! The kernel text on the CPU: rendered for the host, compiled with the system's C++ compiler, run under
+//! a seeded scheduler, plain and under ThreadSanitizer, and compared with the CPU reference.
+//!
+//! `support.rs` lowers a checkpoint and writes a case, `pack.rs` is a packer of its own, `build.rs` runs
+//! the compiler and the result.
+
+mod build;
+mod pack;
+mod support;
+mod tiny;
+mod tokens;

@@ -1,0 +1,164 @@
+//! Tokens of the kernel text equal the reference's, over seeds, rings, element types and edges, and no
+//! rule of the GPU that the host can see is broken.
+
+use amk::lower::{EdgeKind, Edges, Knobs, Mode};
+use amk_models::{Checkpoint, greedy};
+
+use crate::build::{Build, Host};
+use crate::support::{Case, Launch, checkpoint, folder};
+use crate::tiny::Tiny;
+
+/// Knobs for few threads and many chunks.
+pub fn small() -> Knobs {
+    Knobs {
+        consumer_warps: 2,
+        slot_bytes: Some(1024),
+        ring_slots: Some(3),
+        capacity: Some(64),
+        ..Knobs::default()
+    }
+}
+
+/// Plain memory and counters on every edge.
+pub fn counters() -> Edges {
+    Edges {
+        hidden: EdgeKind::Counter,
+        qkv: EdgeKind::Counter,
+        attention: EdgeKind::Counter,
+        act: EdgeKind::Counter,
+        partial: EdgeKind::Counter,
+    }
+}
+
+fn tiny(name: &str, tiny: Tiny) -> Checkpoint {
+    tiny.checkpoint(&folder(name).join("model"))
+}
+
+/// Steps of a case: a prompt of 3 and as many new tokens.
+const PROMPT: usize = 3;
+const NEW: usize = 5;
+
+/// Compares with the reference: logits of every position along the reference's own tokens, then
+/// free-running tokens, one launch per step and one launch for all.
+fn check(name: &str, case: &Case, mode: Mode, seeds: std::ops::Range<u64>) {
+    let folder = folder(name);
+    let host = Host::new(&case.render().text, &folder, Build::Plain);
+    let prompt = case.prompt(PROMPT);
+    let (tokens, logits) = case.expected(&prompt, NEW);
+    let ok = |seed: u64| {
+        let run = host.run(seed, 0);
+        assert_eq!(run.code, Some(0), "{name} seed {seed}: {}{}", run.stdout, run.stderr);
+        run
+    };
+    let steps = (PROMPT + NEW - 1) as u64;
+    let single: Vec<Launch> = (0..steps)
+        .map(|pos0| Launch { pos0, steps: 1, epoch_base: 7 + pos0, ..Launch::default() })
+        .collect();
+    let whole = [Launch { steps, epoch_base: u64::from(u32::MAX) - 3, ..Launch::default() }];
+    let forced: Vec<u32> = prompt.iter().chain(&tokens).copied().collect();
+    let mut first: Option<Vec<Vec<f32>>> = None;
+    for seed in seeds {
+        case.write(&folder, &forced, &single);
+        ok(seed);
+        let got: Vec<Vec<f32>> = (PROMPT - 1..steps as usize).map(|at| host.logits(at)).collect();
+        for (at, (got, want)) in got.iter().zip(&logits).enumerate() {
+            let spread = want.iter().fold(0f32, |m, v| m.max(v.abs()));
+            let far = got.iter().zip(want).map(|(a, b)| (a - b).abs()).fold(0f32, f32::max);
+            let limit = if mode == Mode::F32 { 2e-5 } else { 0.05 } * spread;
+            assert!(far < limit, "{name} seed {seed} token {at}: logits off by {far} of {spread}");
+        }
+        // Every sum has one order, so the same bits come out of every interleaving.
+        match &first {
+            None => first = Some(got.clone()),
+            Some(first) => assert_eq!(*first, got, "{name} seed {seed}"),
+        }
+        case.write(&folder, &prompt, &whole);
+        let run = ok(seed + 1000);
+        let free = run.tokens[0][PROMPT - 1..].to_vec();
+        assert_eq!(free.len(), NEW, "{name} seed {seed}");
+        // Up to its first departure from the reference the free run has seen the same tokens.
+        for (at, token) in free.iter().enumerate() {
+            assert_eq!(Some(*token), greedy(&got[at]), "{name} seed {seed} token {at}");
+            if *token != tokens[at] {
+                assert!(mode == Mode::Bf16, "{name} seed {seed} token {at}");
+                break;
+            }
+        }
+        case.write(&folder, &prompt, &single);
+        let run = ok(seed + 2000);
+        assert_eq!(run.tokens[PROMPT - 1..].concat(), free, "{name} seed {seed}");
+    }
+}
+
+#[test]
+fn bulk_packets_f32() {
+    let name = "bulk_packets_f32";
+    let case = Case::new(tiny(name, Tiny::default()), 3, true, &small(), Mode::F32);
+    check(name, &case, Mode::F32, 0..6);
+}
+
+#[test]
+fn bulk_packets_bf16() {
+    let name = "bulk_packets_bf16";
+    let model = tiny(name, Tiny { heads: 4, kv_heads: 2, ..Tiny::default() });
+    let case = Case::new(model, 3, true, &small(), Mode::Bf16);
+    check(name, &case, Mode::Bf16, 0..6);
+}
+
+#[test]
+fn async_counters_f32() {
+    let name = "async_counters_f32";
+    let knobs = Knobs { edges: counters(), ..small() };
+    let case =
+        Case::new(tiny(name, Tiny { f32: true, ..Tiny::default() }), 2, false, &knobs, Mode::F32);
+    check(name, &case, Mode::F32, 0..6);
+}
+
+#[test]
+fn async_split_counters_bf16() {
+    let name = "async_split_counters_bf16";
+    let knobs = Knobs { edges: counters(), splits: Some(2), ..small() };
+    let case = Case::new(tiny(name, Tiny::default()), 3, false, &knobs, Mode::Bf16);
+    check(name, &case, Mode::Bf16, 0..4);
+}
+
+#[test]
+fn bulk_split_packets_f32() {
+    let name = "bulk_split_packets_f32";
+    let knobs = Knobs { splits: Some(3), q_heads_per_unit: Some(1), ..small() };
+    let case = Case::new(tiny(name, Tiny::default()), 4, true, &knobs, Mode::F32);
+    check(name, &case, Mode::F32, 0..4);
+}
+
+#[test]
+fn two_slots_one_block_chunks() {
+    let name = "two_slots_one_block_chunks";
+    let knobs = Knobs { ring_slots: Some(2), slot_bytes: Some(512), ..small() };
+    let model = Tiny { hidden: 80, inner: 72, ..Tiny::default() };
+    let case = Case::new(tiny(name, model), 2, true, &knobs, Mode::F32);
+    check(name, &case, Mode::F32, 0..4);
+}
+
+#[test]
+fn odd_sizes() {
+    let name = "odd_sizes";
+    let knobs = Knobs { slot_bytes: Some(4096), ..small() };
+    let case = Case::new(checkpoint("llama-odd-f32"), 3, false, &knobs, Mode::F32);
+    check(name, &case, Mode::F32, 0..2);
+}
+
+#[test]
+fn f16_weights() {
+    let name = "f16_weights";
+    let knobs = Knobs { consumer_warps: 3, slot_bytes: Some(8192), ..small() };
+    let case = Case::new(checkpoint("llama-rope-linear-f16"), 2, true, &knobs, Mode::F32);
+    check(name, &case, Mode::F32, 0..2);
+}
+
+#[test]
+fn default_knobs_gqa_bf16() {
+    let name = "default_knobs_gqa_bf16";
+    let knobs = Knobs { capacity: Some(64), ..Knobs::default() };
+    let case = Case::new(checkpoint("llama-gqa-bf16"), 2, true, &knobs, Mode::Bf16);
+    check(name, &case, Mode::Bf16, 0..1);
+}
