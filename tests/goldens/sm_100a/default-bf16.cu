@@ -576,8 +576,8 @@ AMK_UNROLL
 AMK_UNROLL
           for (u32 e = 1; e < 4; ++e) if (k + e >= width) v[e] = 0.f;
           if (NORM) {
-            float g[4];
-            load4_constant<ND>(norm, k, g);
+            float g[4] = {0.f, 0.f, 0.f, 0.f};
+            if (k < width) load4_constant<ND>(norm, k, g);
 AMK_UNROLL
             for (u32 e = 0; e < 4; ++e) { squares += v[e] * v[e]; v[e] = k + e < width ? v[e] * g[e] : 0.f; }
           }
