@@ -8,17 +8,31 @@
 //! For every interleaving of the agents, every number of steps up to `max_steps`, and every first
 //! position that keeps the launch inside the bucket:
 //!
-//! | id | invariant | statement and method |
-//! | --- | --- | --- |
-//! | S | structure | [`structure`] |
-//! | B | bounds | [`bounds`] |
-//! | C | coverage | [`coverage`] |
-//! | D | deadlock freedom | [`deadlock`], [`packets`] |
-//! | R | race freedom | [`race`], [`packets`] |
-//! | E | epochs | [`epoch`] |
-//! | M | memory model, as far as the schedule shows it | [`edges`] |
-//! | O | static resources | [`resources`] |
-//! | K | caches and positions | [`kv`] |
+//! - **S, structure** ([`structure`]): known version; ids are indices; every instruction in one queue, once,
+//!   and one boundary at the end of each; parameters, constants, extents and bounds in range; arity, kinds,
+//!   types and shapes as each op asks; every run consumed once by its own SM, with chunks that fit their slot
+//!   and a window within the ring; counters that start at 0, add up, and have reachable thresholds.
+//! - **B, bounds** ([`bounds`]): every region inside its buffer at every position, equal to its op's footprint;
+//!   nothing read-only is written; packets in whole words; a local element touched by one SM.
+//! - **C, coverage** ([`coverage`]): in every step every element that is read was written before in the step,
+//!   or was there when it began; every output element written exactly once; every cache appended to.
+//! - **D, deadlock freedom** ([`deadlock`], [`packets`]): every wait of every step is satisfied in the end (data,
+//!   counters, queue order, ring slots, gates, boundary), and no packet reader misses its epoch.
+//! - **R, race freedom** ([`race`], [`packets`]): conflicting accesses of plain memory are ordered by
+//!   happens-before, within a step and across steps; a packet word has one writer per step and phase.
+//! - **E, epochs** ([`epoch`]): no packet reader can take an old word for the one it waits for, wrap included.
+//! - **M, memory model** ([`edges`]): only what fits a 64-bit word with its tag is a packet; packets order nothing.
+//! - **O, static resources** ([`resources`]): grid, threads, registers, barriers and the shared-memory map are
+//!   within the target record, and every area holds what the ops need of it.
+//! - **K, caches and positions** ([`kv`]): appends and streamed rows are inside the cache and visible at every
+//!   position; one instruction serves one sequence.
+//!
+//! The module pages have the exact statements and how each is decided.
+//!
+//! # Evidence
+//!
+//! [`Validated::certificate`] is evidence for D, R, C and E that [`checker`], which is much smaller and
+//! searches nothing, checks again.
 //!
 //! # The memory model
 //!
@@ -35,11 +49,16 @@
 //! - That the host fills what it owes (weights, constants, prompt, cache rows before the first position),
 //!   keeps the launch inside the bucket, and keeps packet memory as [`epoch`] asks across launches.
 //! - Anything about opaque ops beyond their declared accesses.
-//! - Acceptance of every safe program. Rejected although safe are: programs that lean on orders that
-//!   several counters impose only together; cache reads by the producer ordered by the ring alone; reads of
-//!   cache rows written in the past by other means than appending; `boundary` instructions with waits;
-//!   regions that are empty but lie outside; packets with symbolic bounds that share words; bounds that
-//!   cross at more places than are looked at.
+//! - Acceptance of every safe program. Rejected although safe are:
+//!   - order that several counters impose only together (a wait that either of two signals may satisfy,
+//!     each of them after the access in question);
+//!   - cache rows that only the ring makes visible to the producer, and writes of past rows;
+//!   - packet words rewritten in a later phase, unread and unordered; or in two phases by one instruction;
+//!   - `boundary` instructions with waits or signals, and `plain` boundaries with accesses;
+//!   - regions that are empty but lie outside; symbolic bounds that may cut a packet word; accesses that meet
+//!     only at positions where another bound keeps them apart; bounds that cross at more places than are
+//!     looked at; tiles that overlap too irregularly to be added up;
+//!   - token ids that only the host's having a longer prompt would provide.
 //!
 //! Nothing here panics, does I/O or recurses on its input; memory is bounded by the size of the program.
 

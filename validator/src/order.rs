@@ -234,6 +234,9 @@ impl Order {
             sm: m.sm.clone(),
             pos: m.pos.clone(),
         };
+        // What comes before the counter waits of a node are over. A packet may be written before the
+        // packets that its instruction reads are there, so this is all that its readers know of.
+        let mut entered = vec![0u32; m.boundary() as usize];
         // Clock of each SM's last instruction, of each (counter, threshold) and class waited for.
         let mut current = vec![0u32; m.program.sms.len()];
         let mut joined: HashMap<(u32, u64), u32> = HashMap::new();
@@ -249,12 +252,17 @@ impl Order {
                     None => {
                         let lists = signals.get(w.counter.index()).map_or(&[][..], |l| l);
                         let last = lists.iter().filter_map(|(_, l)| last_before(l, w.threshold));
-                        let c = o.join_all(last.map(|s| s.node));
+                        let nodes: Vec<(u32, u32)> =
+                            last.map(|s| (s.node, o.clock_of(s.node))).collect();
+                        let c = o.join_all(&nodes);
                         joined.insert(key, c);
                         c
                     }
                 };
                 mine = o.join(mine, wait);
+            }
+            if let Some(e) = entered.get_mut(node as usize) {
+                *e = mine;
             }
             for acc in m.accesses(node) {
                 if !packets || acc.write || m.sync(acc.class) != Some(BufferSync::Packet) {
@@ -272,7 +280,12 @@ impl Order {
                                 && constant(acc.class)
                         };
                         let from = m.overlaps(acc.class).iter().filter(same);
-                        let c = o.join_all(from.filter_map(|c| writers.get(c)).flatten().copied());
+                        let nodes: Vec<(u32, u32)> = from
+                            .filter_map(|c| writers.get(c))
+                            .flatten()
+                            .map(|&w| (w, entered.get(w as usize).copied().unwrap_or(0)))
+                            .collect();
+                        let c = o.join_all(&nodes);
                         delivered.insert(acc.class, c);
                         c
                     }
@@ -301,11 +314,14 @@ impl Order {
         (self.clocks.len() / self.columns) as u32 - 1
     }
 
-    /// The clock of what comes after all of these nodes.
-    fn join_all(&mut self, nodes: impl Iterator<Item = u32>) -> u32 {
+    fn clock_of(&self, node: u32) -> u32 {
+        self.clock.get(node as usize).copied().unwrap_or(0)
+    }
+
+    /// The clock of what comes after all of these nodes, each with the clock of what precedes it.
+    fn join_all(&mut self, nodes: &[(u32, u32)]) -> u32 {
         let mut row = vec![0u32; self.columns];
-        for node in nodes {
-            let clock = self.clock.get(node as usize).copied().unwrap_or(0);
+        for &(node, clock) in nodes {
             for (a, b) in row.iter_mut().zip(self.row(clock)) {
                 *a = (*a).max(*b);
             }
@@ -357,17 +373,14 @@ impl Order {
             return self.pos.get(b as usize).copied().unwrap_or(0);
         }
         let column = self.column.get(sm as usize).copied().unwrap_or(NONE);
-        let clock = self.clock.get(b as usize).copied().unwrap_or(0);
-        self.row(clock).get(column as usize).copied().unwrap_or(0)
+        self.row(self.clock_of(b)).get(column as usize).copied().unwrap_or(0)
     }
 
     /// Do the two say the same?
     pub fn same(&self, other: &Order) -> bool {
         self.column == other.column
-            && (0..self.clock.len()).all(|i| {
-                let row = |o: &Order| o.clock.get(i).copied().unwrap_or(0);
-                self.row(row(self)) == other.row(row(other))
-            })
+            && (0..self.clock.len())
+                .all(|i| self.row(self.clock_of(i as u32)) == other.row(other.clock_of(i as u32)))
     }
 }
 

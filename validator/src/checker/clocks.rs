@@ -125,6 +125,9 @@ fn rows(
     let zero = vec![0u32; p.sms.len()];
     let mut rows = vec![zero.clone(); p.instructions.len()];
     let mut sm_rows = vec![zero.clone(); p.sms.len()];
+    // The same without the packets that the instruction itself reads: it may write some of its own
+    // packets before those are there, so this is what the readers of its packets know.
+    let mut entered = if packets { rows.clone() } else { Vec::new() };
     // Writers so far of each packet buffer and phase; what a region waits for is found once, because
     // all its writers stand before its first reader.
     let mut writers: HashMap<(u32, u32), Vec<(&Region, usize)>> = HashMap::new();
@@ -146,6 +149,9 @@ fn rows(
             });
             raise(&mut row, before);
         }
+        if let Some(r) = entered.get_mut(id.index()) {
+            r.clone_from(&row);
+        }
         for a in x.reads.iter().filter(|a| packets && packet(p, a)) {
             let before = read.entry((a.buffer.0, a.phase, &a.region)).or_insert_with(|| {
                 let mut row = zero.clone();
@@ -153,7 +159,7 @@ fn rows(
                     if let Some(&place) = places.get(*i)
                         && shares(region, &a.region)
                     {
-                        follow(&mut row, &rows, *i, place);
+                        follow(&mut row, &entered, *i, place);
                     }
                 }
                 row

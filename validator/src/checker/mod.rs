@@ -9,11 +9,11 @@
 //!   counter wait holds when its instruction comes, every packet word it reads carries the phase it is read
 //!   in, and the ring can serve its run. So the step can run to its end in this order, and waits being
 //!   monotone, in every order.
-//! - **Happens-before** ([`clocks`]). [`Certificate::counters`] claims for every signal what the counter cannot
+//! - **Happens-before** (`clocks.rs`). [`Certificate::counters`] claims for every signal what the counter cannot
 //!   exceed without it. A claim `v` for `s` holds if the signals that can come before `s` at all and whose
 //!   own earlier waits on the counter ask for at most `v` sum to `v` or less. Claims may lean on each other:
 //!   in any execution the first event to break one would need an earlier one broken.
-//! - **R, C, E, and readers that miss their epoch** ([`cells`]). [`Certificate::grids`] cuts every written
+//! - **R, C, E, and readers that miss their epoch** (`cells.rs`). [`Certificate::grids`] cuts every written
 //!   buffer into cells of which every access takes whole ones. Each cell is followed through the order: a
 //!   read finds what it needs, a write comes happens-after all accesses since the last write. Happens-before
 //!   is transitive, so looking at neighbours is looking at all pairs.
