@@ -72,6 +72,13 @@ fn repeats(m: &Model, run: &Execution, order: &Order, faults: &mut Faults) {
             }
         }
     }
+    let mut at = vec![0usize; m.boundary() as usize];
+    for (now, &node) in run.order.iter().enumerate() {
+        if let Some(t) = at.get_mut(node as usize) {
+            *t = now;
+        }
+    }
+    let time = |node: u32| at.get(node as usize).copied().unwrap_or(0);
     let phase = |c: u32| i128::from(m.class(c).map_or(0, |c| c.phase));
     let of = |c: u32| writers.get(c as usize).map_or(&[][..], |w| w);
     for &node in &run.order {
@@ -89,17 +96,16 @@ fn repeats(m: &Model, run: &Execution, order: &Order, faults: &mut Faults) {
                 continue;
             }
             for &o in m.overlaps(acc.class) {
-                // Is the write always replaced, in this step, on all the words the read shares with it?
+                // Is the write replaced, in this step, on all the words the read shares with it? The
+                // writes of a word come in one order (D), that of this execution.
                 let replaced = || {
                     m.overlaps(o).iter().any(|&r| {
                         let covers = (0..m.pieces(o)).all(|p| {
                             let both = geometry::intersect(&m.rect(acc.class, p), &m.rect(o, p));
                             geometry::contains(&m.rect(r, p), &both)
                         });
-                        covers
-                            && of(r)
-                                .iter()
-                                .any(|&later| of(o).iter().all(|&w| order.before(w, later)))
+                        let last = |c: u32| of(c).iter().map(|&w| time(w)).max();
+                        covers && r != o && last(r) > last(o)
                     })
                 };
                 let step = if mine != phase(o)
