@@ -2,12 +2,15 @@
 //! free of deadlock and races before launch.
 
 pub mod codegen;
+pub mod device;
 pub mod doctor;
+pub mod engine;
 pub mod generate;
 pub mod graph;
 pub mod image;
 pub mod lower;
 pub mod lowered;
+pub mod pack;
 pub mod predict;
 pub mod target;
 pub mod toolchain;

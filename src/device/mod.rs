@@ -1,0 +1,90 @@
+//! One CUDA device: opened with care, asked for its facts, and the one place that calls the driver to
+//! allocate, copy and launch.
+//!
+//! [`Launchable`] is the last gate before a launch: it exists only for a validated program, an image
+//! that carries that program's hash, and a device on which the compiled function has room for the
+//! whole grid, with tables that were read back and found to be what was validated.
+
+mod error;
+mod launchable;
+mod memory;
+mod params;
+
+use std::sync::Arc;
+
+use cudarc::driver::{CudaContext, CudaStream};
+
+use crate::doctor::driver::{DriverState, probe_driver};
+use crate::target::DeviceFacts;
+
+pub use error::DeviceError;
+pub use launchable::{Launch, Launchable};
+pub use memory::{Block, HostWords};
+pub use params::{LaunchReport, Params};
+
+/// An opened device.
+#[derive(Clone)]
+pub struct Device {
+    pub(crate) context: Arc<CudaContext>,
+    pub(crate) stream: Arc<CudaStream>,
+    facts: DeviceFacts,
+    driver: i32,
+}
+
+impl Device {
+    /// Opens device `ordinal`.
+    ///
+    /// # Errors
+    /// No driver, a driver too old, no such device: each a sentence, never a panic.
+    pub fn open(ordinal: usize) -> Result<Device, DeviceError> {
+        let (driver, devices) = match probe_driver() {
+            DriverState::Ready { version, devices } => (version, devices),
+            DriverState::Absent => return Err(DeviceError::NoDriver),
+            DriverState::MissingSymbols { library, missing } => {
+                return Err(DeviceError::OldDriver { library, missing: missing.join(", ") });
+            }
+            DriverState::Failed { call, error } => {
+                return Err(DeviceError::Driver { call: call.to_owned(), error });
+            }
+            DriverState::NoDevice { .. } => {
+                return Err(DeviceError::NoDevice { ordinal, found: 0 });
+            }
+        };
+        let found = devices.len();
+        let facts =
+            devices.into_iter().nth(ordinal).ok_or(DeviceError::NoDevice { ordinal, found })?;
+        if !facts.cooperative {
+            return Err(DeviceError::NotCooperative { name: facts.name });
+        }
+        let context = CudaContext::new(ordinal).map_err(|e| DeviceError::call("opening", e))?;
+        // One stream and no shared slices: cudarc's own event tracking would only cost time.
+        // SAFETY: all work goes to one stream, so its order is the only order there is.
+        unsafe { context.disable_event_tracking() };
+        let stream = context.new_stream().map_err(|e| DeviceError::call("creating a stream", e))?;
+        Ok(Device { context, stream, facts, driver })
+    }
+
+    /// What the driver says about the device.
+    pub fn facts(&self) -> &DeviceFacts {
+        &self.facts
+    }
+
+    /// CUDA version of the driver: 1000 times the major plus 10 times the minor.
+    pub fn driver_version(&self) -> i32 {
+        self.driver
+    }
+
+    /// Free device memory, bytes.
+    pub fn free_memory(&self) -> Result<u64, DeviceError> {
+        self.context
+            .bind_to_thread()
+            .and_then(|()| cudarc::driver::result::mem_get_info())
+            .map(|(free, _)| free as u64)
+            .map_err(|e| DeviceError::call("asking for free memory", e))
+    }
+
+    /// Waits for everything submitted.
+    pub fn synchronize(&self) -> Result<(), DeviceError> {
+        self.stream.synchronize().map_err(|e| DeviceError::call("waiting for the device", e))
+    }
+}
