@@ -88,3 +88,22 @@ impl Device {
         self.stream.synchronize().map_err(|e| DeviceError::call("waiting for the device", e))
     }
 }
+
+/// A point in the device's work, with a time.
+pub struct Mark(cudarc::driver::CudaEvent);
+
+impl Mark {
+    /// Milliseconds from this mark to a later one; waits for both.
+    pub fn elapsed_ms(&self, end: &Mark) -> Result<f32, DeviceError> {
+        self.0.elapsed_ms(&end.0).map_err(|e| DeviceError::call("reading an event", e))
+    }
+}
+
+impl Device {
+    /// Marks this point in the device's work.
+    pub fn record(&self) -> Result<Mark, DeviceError> {
+        let flags = cudarc::driver::sys::CUevent_flags::CU_EVENT_DEFAULT;
+        let event = self.stream.record_event(Some(flags));
+        Ok(Mark(event.map_err(|e| DeviceError::call("recording an event", e))?))
+    }
+}

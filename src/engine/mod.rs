@@ -7,6 +7,7 @@
 
 mod build;
 mod contents;
+mod open;
 mod source;
 
 use crate::device::{
@@ -17,6 +18,7 @@ use amk_schedule_ir::{Bucket, BufferKind};
 
 pub use build::{BuildRequest, Built, build};
 pub use contents::constant_bytes;
+pub use open::{OpenOptions, build_all, open, target_of};
 
 /// Why a model could not be brought onto the device or run there.
 #[derive(Debug, thiserror::Error)]
@@ -75,6 +77,8 @@ pub struct Engine {
     /// Words of `host` for tokens; the progress word comes after them.
     steps_cap: u64,
     epochs_used: u64,
+    /// Boundary arrivals since the word was zero.
+    arrivals: u64,
     last: Option<usize>,
     vocab: usize,
     /// Clock cycles a wait may take before the launch is given up.
@@ -155,6 +159,7 @@ impl Engine {
             host: HostWords::new(device, STEPS_CAP as usize + 1)?,
             steps_cap: STEPS_CAP,
             epochs_used: 0,
+            arrivals: 0,
             last: None,
             vocab,
             spin_limit: SPIN_LIMIT,
@@ -232,9 +237,13 @@ impl Engine {
             let from = arena.zero_from;
             self.arena.clear(from, self.arena.len() - from)?;
             self.last = Some(index);
-        } else if !program.counters.is_empty() {
-            self.arena.clear(arena.counters, arena.arrivals - arena.counters)?;
+            self.arrivals = 0;
+        } else if !program.counters.is_empty() || self.arrivals > u64::from(u32::MAX / 2) {
+            // Thresholds count from the launch's first step, and arrivals must not wrap.
+            self.arena.clear(arena.counters, arena.token_word - arena.counters)?;
+            self.arrivals = 0;
         }
+        self.arrivals += steps * program.sms.len() as u64;
         let epochs = u64::from(program.epochs.per_step);
         let mut params = Params {
             weights: self.weights.address(),
