@@ -10,7 +10,7 @@ use amk::device::Device;
 use amk::engine::{Engine, OpenOptions, RunOptions, open};
 use amk::image::ImageCache;
 use amk::lower::{Knobs, Mode};
-use amk::toolchain::{FindOptions, find_nvrtc};
+use amk::toolchain::{FindOptions, SpillPolicy, find_nvrtc};
 use amk_models::golden::{Golden, Limits, verify_f32, verify_reduced};
 use amk_models::{Checkpoint, Reference};
 use amk_schedule_ir::Bucket;
@@ -32,6 +32,7 @@ fn main() -> Result<(), Box<dyn Error>> {
                 nvrtc: &found.nvrtc,
                 cache: &cache,
                 render: Default::default(),
+            spills: SpillPolicy::Report,
             };
             Ok(open(&device, &checkpoint, &options, &mut |_, _| ())?)
         };

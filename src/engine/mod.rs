@@ -109,12 +109,16 @@ impl Engine {
         let rest: Vec<Built> = built.collect();
         for other in &rest {
             arena_bytes = arena_bytes.max(crate::codegen::Arena::new(&other.program).bytes);
-            let streams = |b: &Built| -> Vec<_> {
-                b.program
-                    .sms
-                    .iter()
-                    .map(|s| s.stream.iter().map(|r| r.source.clone()).collect::<Vec<_>>())
-                    .collect()
+            // Packed bytes depend on which rows an SM streams, not on how they are cut into chunks.
+            let streams = |b: &Built| {
+                let rows = |r: &Run| match &r.source {
+                    RunSource::Weight { buffer, lo, hi, .. } => {
+                        b.program.buffer(*buffer).map(|x| (x.name.clone(), *lo, *hi))
+                    }
+                    RunSource::Kv { .. } => None,
+                };
+                let sms = b.program.sms.iter();
+                sms.map(|s| s.stream.iter().map(rows).collect::<Vec<_>>()).collect::<Vec<_>>()
             };
             let fixed = |b: &Built| {
                 let arena = crate::codegen::Arena::new(&b.program);

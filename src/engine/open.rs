@@ -21,6 +21,8 @@ pub struct OpenOptions<'a> {
     pub nvrtc: &'a Nvrtc,
     pub cache: &'a ImageCache,
     pub render: RenderOptions,
+    /// What to do about register spills.
+    pub spills: SpillPolicy,
 }
 
 /// The record of the device's part with the device's own numbers, or one made from its answers.
@@ -63,7 +65,7 @@ pub fn build_all(
         nvrtc: options.nvrtc,
         cache: options.cache,
         options: options.render,
-        spills: SpillPolicy::Refuse,
+        spills: options.spills,
     };
     let (mut built, mut lowered) = (Vec::new(), Vec::new());
     for bucket in wanted {
