@@ -161,7 +161,7 @@ pub(crate) fn render(
     let slice = (attention.head_dim / vector).div_ceil(8) * vector;
     let pass = (16 / slice).clamp(1, 8).min(attention.group_max);
     // More loads in flight than these spill registers: float32 inputs take twice as many.
-    let loads = if plan.activation == DType::F32 || target.sm != "sm_90a" { 2 } else { 8 };
+    let loads = if plan.activation == DType::F32 || target.sm != "sm_90a" { 2 } else { 4 };
     let hash = program.hash();
     let hash_bytes: Vec<String> = hash.iter().map(u8::to_string).collect();
     let op_templates: Vec<String> = OP_ORDER

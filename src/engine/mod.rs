@@ -14,7 +14,7 @@ use crate::device::{
     Block, Device, DeviceError, HostWords, Launch, LaunchReport, Launchable, Params,
 };
 use crate::vm::DataError;
-use amk_schedule_ir::{Bucket, BufferKind};
+use amk_schedule_ir::{Bucket, BufferKind, Run, RunSource};
 
 pub use build::{BuildRequest, Built, build};
 pub use contents::constant_bytes;
