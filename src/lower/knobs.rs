@@ -76,8 +76,8 @@ pub struct Knobs {
     /// Parts the past is cut into for attention. Absent: 1 up to position 256, 4 up to 1,024, then 16,
     /// as long as every unit has an SM of its own.
     pub splits: Option<u32>,
-    /// Query heads of one attention unit. Absent: the whole group of a kv head, if its scratch is at
-    /// most a fifth of the shared memory.
+    /// Query heads of one attention unit. Absent: as few as leave every unit an SM of its own, at most
+    /// as many as have scratch in a fifth of the shared memory.
     pub q_heads_per_unit: Option<u64>,
     /// SMs by which each matrix stage shifts its row tiles against the one before, so that remainders
     /// do not always fall on the same SMs. The residual's owners never shift.
@@ -112,6 +112,15 @@ impl Default for Knobs {
             capacity: None,
             registers: None,
         }
+    }
+}
+
+/// Parts the past of a bucket is cut into when there are SMs enough.
+fn wanted_splits(bucket: Bucket) -> u64 {
+    match bucket.last {
+        0..=256 => 1,
+        257..=1024 => 4,
+        _ => 16,
     }
 }
 
@@ -192,7 +201,14 @@ impl Knobs {
                 return Err(LowerError::knob("q_heads_per_unit", n, format!("1 to {}", s.group())));
             }
             Some(n) => n,
-            None => self.default_q_heads(shape, target, cx),
+            None => {
+                // As few heads a unit as there are SMs for: short units shorten the dependency chain.
+                let wanted = self.splits.map_or(wanted_splits(bucket), u64::from);
+                let spread = (1..s.group())
+                    .find(|n| s.kv_heads * s.group().div_ceil(*n) * wanted <= u64::from(grid))
+                    .unwrap_or(s.group());
+                spread.min(self.default_q_heads(shape, target, cx))
+            }
         };
         let units = s.kv_heads * s.group().div_ceil(q_heads_per_unit);
         let splits = match self.splits {
@@ -200,14 +216,7 @@ impl Knobs {
                 return Err(LowerError::knob("splits", n, "1 to 65536"));
             }
             Some(n) => u64::from(n),
-            None => {
-                let wanted = match bucket.last {
-                    0..=256 => 1,
-                    257..=1024 => 4,
-                    _ => 16,
-                };
-                wanted.min(u64::from(grid) / units).max(1)
-            }
+            None => wanted_splits(bucket).min(u64::from(grid) / units).max(1),
         };
         let threads = (self.consumer_warps + 1) * 32;
         let most = (target.registers_per_sm / threads).min(target.registers_per_thread).min(255);

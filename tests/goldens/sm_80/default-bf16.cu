@@ -98,7 +98,7 @@ AMK_FN float amk_rsqrt(float x) {
 
 #define TRACE_STAMP(cx, k)
 
-AMK_DATA const unsigned char amk_program_hash[32] = { 182, 220, 188, 69, 171, 252, 113, 144, 51, 91, 230, 62, 8, 170, 212, 68, 42, 107, 253, 1, 142, 83, 167, 162, 97, 87, 39, 42, 245, 86, 69, 207 };
+AMK_DATA const unsigned char amk_program_hash[32] = { 175, 160, 151, 79, 247, 190, 242, 224, 198, 201, 172, 230, 103, 89, 208, 244, 152, 163, 159, 153, 12, 246, 146, 1, 144, 252, 184, 65, 6, 182, 48, 83 };
 
 // ---- constants of this program -------------------------------------------------------------
 constexpr u32 NW = 8;        // consumer warps
@@ -112,8 +112,8 @@ constexpr u32 EPOCHS = 1;
 constexpr u32 INPUT_STRIDE = 656;  // bytes of one staged input row
 constexpr u32 TILE_GROUP = 16;
 constexpr u32 RING_AT = 0, MBAR_AT = 148480, INPUT_AT = 148992;
-constexpr u32 PARTIAL_AT = 149760, SCRATCH_AT = 157952, LOCAL_AT = 160768;
-constexpr u32 CONTROL_AT = 160896, SMEM_BYTES = 164992;
+constexpr u32 PARTIAL_AT = 149760, SCRATCH_AT = 157952, LOCAL_AT = 158848;
+constexpr u32 CONTROL_AT = 158976, SMEM_BYTES = 163072;
 constexpr u64 ARRIVALS_AT = 667648ull, TOKEN_WORD_AT = 667904ull;
 constexpr u64 CANCEL_AT = 668160ull, REPORT_AT = 668416ull, COUNTERS_AT = 667392ull;
 constexpr u64 BEST_AT = 666368ull, TOKENS_AT = 0ull;
@@ -611,46 +611,72 @@ AMK_UNROLL
   amk_warp_sync();
 }
 
-// Adds this warp's K blocks of one tile of the chunk in the ring to `c0`, `c1`. The chunk holds packed
-// blocks [block_lo, block_hi) of the tile from `at` on; block b is term b / k_blocks of K block b % k_blocks.
-AMK_FN void tile_product(const Context& cx, const u8* at, u32 block_lo, u32 block_hi, u32 k_blocks, float (&c0)[4], float (&c1)[4]) {
+// Sums of a tile while it is being multiplied. Four sets keep dependent products apart.
+struct TileSums {
+  float c[4][4] = {};
+};
+
+// One K block: two products of 16 K each. Rows of the A operand past the last staged row repeat row 0:
+// what they give lands in rows of the result nobody reads.
+AMK_FN void block_product(const u8* weights, const u8* input, u32 half, float (&c0)[4], float (&c1)[4]) {
   constexpr u32 ROWS = TOKENS * TERMS;
-  const u8* input = cx.smem + INPUT_AT + (cx.lane & 3) * 16;
+  const Quad b = amk_load_shared(weights), a = amk_load_shared(input);
+  Quad h = {0, 0, 0, 0};
+  if (ROWS > 8) h = amk_load_shared(input + half);
+  amk_mma(c0, a.x, h.x, a.y, h.y, b.x, b.y);
+  amk_mma(c1, a.z, h.z, a.w, h.w, b.z, b.w);
+}
+
+// Adds this warp's share of K blocks [lo, hi) of one bf16 term of a tile. `at` is the packed block of
+// K block `lo`.
+AMK_FN void term_product(const Context& cx, const u8* at, u32 lo, u32 hi, TileSums& sums) {
+  constexpr u32 ROWS = TOKENS * TERMS;
   const u32 row = cx.lane >> 2;
-  for (u32 lo = block_lo; lo < block_hi;) {
-    const u32 term = lo / k_blocks, end = (term + 1) * k_blocks < block_hi ? (term + 1) * k_blocks : block_hi;
-    const u32 kb_lo = lo - term * k_blocks, kb_hi = end - term * k_blocks;
-    const u8* weights = at + (u64)(lo - block_lo) * 512 + cx.lane * 16;
-    // First K block of the segment that belongs to this warp.
-    u32 kb = kb_lo + (cx.w + NW - kb_lo % NW) % NW;
+  const u32 used = row < ROWS ? row : 0;
+  const u32 half = row + 8 < ROWS ? 8 * INPUT_STRIDE : 0;  // distance to the row of the second half
+  const u8* input = cx.smem + INPUT_AT + used * INPUT_STRIDE + (cx.lane & 3) * 16;
+  const u8* weights = at + cx.lane * 16;
+  u32 kb = lo + (cx.w + NW - lo % NW) % NW;  // first K block that belongs to this warp
+  weights += (kb - lo) * 512;
+  input += kb * 64;
 AMK_NO_UNROLL
-    for (; kb < kb_hi; kb += 4 * NW) {
-      Quad b[4], a[4], h[4];
+  for (; kb + 3 * NW < hi; kb += 4 * NW) {
 AMK_UNROLL
-      for (u32 j = 0; j < 4; ++j) {
-        const u32 k = kb + j * NW;
-        b[j] = Quad{0, 0, 0, 0}; a[j] = Quad{0, 0, 0, 0}; h[j] = Quad{0, 0, 0, 0};
-        if (k < kb_hi) {
-          b[j] = amk_load_shared(weights + (k - kb_lo) * 512);
-          if (row < ROWS) a[j] = amk_load_shared(input + row * INPUT_STRIDE + k * 64);
-          if (ROWS > 8 && row + 8 < ROWS) h[j] = amk_load_shared(input + (row + 8) * INPUT_STRIDE + k * 64);
-        }
-      }
-AMK_UNROLL
-      for (u32 j = 0; j < 4; ++j) {
-        amk_mma(c0, a[j].x, h[j].x, a[j].y, h[j].y, b[j].x, b[j].y);
-        amk_mma(c1, a[j].z, h[j].z, a[j].w, h[j].w, b[j].z, b[j].w);
-      }
-    }
-    lo = end;
+    for (u32 j = 0; j < 4; ++j)
+      block_product(weights + j * (NW * 512), input + j * (NW * 64), half, sums.c[j % 2 * 2], sums.c[j % 2 * 2 + 1]);
+    weights += 4 * NW * 512;
+    input += 4 * NW * 64;
+  }
+AMK_NO_UNROLL
+  for (; kb < hi; kb += NW) {
+    block_product(weights, input, half, sums.c[0], sums.c[1]);
+    weights += NW * 512;
+    input += NW * 64;
+  }
+}
+
+// Adds packed blocks [lo, hi) of one tile of the chunk in the ring. Block b is term b / k_blocks of K block
+// b % k_blocks.
+AMK_FN void tile_product(const Context& cx, const u8* at, u32 lo, u32 hi, u32 total, u32 k_blocks, TileSums& sums) {
+  if (total == k_blocks) {
+    term_product(cx, at, lo, hi, sums);
+    return;
+  }
+AMK_NO_UNROLL
+  for (u32 first = 0; first < total; first += k_blocks) {
+    const u32 from = lo > first ? lo : first, to = hi < first + k_blocks ? hi : first + k_blocks;
+    if (from < to) term_product(cx, at + (from - lo) * 512, from - first, to - first, sums);
   }
 }
 
 // Partial sums of one tile: the warp's float32 sums per token, terms added.
-AMK_FN void store_partial(const Context& cx, u32 tile, const float (&c0)[4], const float (&c1)[4]) {
+AMK_FN void store_partial(const Context& cx, u32 tile, const TileSums& sums) {
+  float sum[4];
+AMK_UNROLL
+  for (u32 e = 0; e < 4; ++e) sum[e] = (sums.c[0][e] + sums.c[1][e]) + (sums.c[2][e] + sums.c[3][e]);
   float* to = partial_sums(cx) + (u64)tile * (8 * TOKENS * NW) + cx.w * 8 + (cx.lane & 3) * 2;
   const u32 row = cx.lane >> 2;
-  float lo[2] = {c0[0] + c1[0], c0[1] + c1[1]}, hi[2] = {c0[2] + c1[2], c0[3] + c1[3]};
+  const float lo[2] = {sum[0], sum[1]}, hi[2] = {sum[2], sum[3]};
   if (TERMS == 1) {
     if (row < TOKENS) { to[row * (8 * NW)] = lo[0]; to[row * (8 * NW) + 1] = lo[1]; }
     if (row + 8 < TOKENS) { to[(row + 8) * (8 * NW)] = hi[0]; to[(row + 8) * (8 * NW) + 1] = hi[1]; }
@@ -683,13 +709,13 @@ AMK_NO_UNROLL
     const u32 count = tile_count - first < TILE_GROUP ? tile_count - first : TILE_GROUP;
 AMK_NO_UNROLL
     for (u32 i = 0; i < count; ++i) {
-      float c0[4] = {0.f, 0.f, 0.f, 0.f}, c1[4] = {0.f, 0.f, 0.f, 0.f};
+      TileSums sums;
 AMK_NO_UNROLL
       for (u32 lo = 0; lo < total_blocks; lo += blocks) {
         const u32 hi = lo + blocks < total_blocks ? lo + blocks : total_blocks;
         if (in_chunk == 0) ring_wait(ring);
         const u8* at = cx.smem + RING_AT + (u64)ring.slot * SLOT_BYTES + (u64)in_chunk * total_blocks * 512;
-        tile_product(cx, at, lo, hi, k_blocks, c0, c1);
+        tile_product(cx, at, lo, hi, total_blocks, k_blocks, sums);
         if (per_chunk == 1 || in_chunk + 1 == per_chunk || first + i + 1 == tile_count) {
           ring_release(ring, cx.lane);
           in_chunk = 0;
@@ -697,7 +723,7 @@ AMK_NO_UNROLL
           ++in_chunk;
         }
       }
-      store_partial(cx, i, c0, c1);
+      store_partial(cx, i, sums);
     }
     amk_consumer_sync();
     finish(first, count);
@@ -782,8 +808,8 @@ constexpr u32 HD = 16, HEADS = 8, KV_HEADS = 2;
 constexpr u32 VE = 8;              // elements per load
 constexpr u32 VECTORS = HD / VE;
 constexpr u32 NV = (VECTORS + 7) / 8;              // loads per lane and row
-constexpr u32 PASS = 2;              // query heads handled at once
-constexpr u32 GROUP_MAX = 4;         // most query heads of one unit
+constexpr u32 PASS = 1;              // query heads handled at once
+constexpr u32 GROUP_MAX = 1;         // most query heads of one unit
 typedef Quad KvWord;                    // one load
 constexpr bool KV_F32 = false;
 
