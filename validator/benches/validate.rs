@@ -1,4 +1,4 @@
-//! Time and memory of `validate` on whole decode programs: `cargo bench -p amk-validator`.
+//! Processor time and memory of `check` on whole decode programs: `cargo bench -p amk-validator`.
 
 #[path = "../tests/common/mod.rs"]
 mod common;
@@ -64,12 +64,12 @@ fn main() {
         for _ in 0..3 {
             let start = cpu_seconds();
             let report = amk_validator::check(&program, &common::target());
-            best = best.min((cpu_seconds() - start));
+            best = best.min(cpu_seconds() - start);
             assert!(report.ok, "{name}: {:?}", report.faults.first());
         }
         let start = cpu_seconds();
         let hash = program.hash();
-        let hashing = (cpu_seconds() - start);
+        let hashing = cpu_seconds() - start;
         println!(
             "{name}: {} instructions, check {best:.3} s, hash {hashing:.3} s ({:02x}..), peak {:?} MiB",
             program.instructions.len(),

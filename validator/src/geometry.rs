@@ -346,8 +346,13 @@ fn piece(bounds: &[Vec<Bound>], bucket: Bucket) -> Piece {
         let mut names: Vec<Bound> = Vec::new();
         let mut map = HashMap::new();
         for (reduced, original) in sorted {
-            if names.last().is_none_or(|&n| compare(plain(n, bucket), reduced).is_ne()) {
-                names.push(original);
+            if names.last().is_none_or(|&n| compare(n, reduced).is_ne()) {
+                // A number where there is one: it compares with everything.
+                let (first, last) = (reduced.eval(bucket.first), reduced.eval(bucket.last));
+                names.push(match u64::try_from(first) {
+                    Ok(x) if first == last => Bound::At(x),
+                    _ => reduced,
+                });
             }
             map.insert(original, (names.len() - 1) as u64);
         }
