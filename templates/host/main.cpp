@@ -1,5 +1,5 @@
 // Runs a rendered kernel on the host: main CASE SEED [MUTANT]. CASE is a folder with `case.txt` (see
-// README.md) and the files it names; tokens are printed one launch a line. Exit code 0 when every launch
+// README.md) and the files it names; tokens and a hash of the output are printed launch by launch. Exit code 0 when every launch
 // ended by itself, 1 when one was given up, 3 when it got stuck, 4 when the text broke a rule.
 #include <fstream>
 #include <sstream>
@@ -43,6 +43,7 @@ int main(int argc, char** argv) {
   const Memory tables = read(folder + "tables.bin"), arena = read(folder + "arena.bin"), weights = read(folder + "weights.bin");
   amk_host::add_constant(tables.at, tables.bytes);
   amk_host::add_constant(weights.at, weights.bytes);
+  amk_host::set_arena(arena.at, arena.bytes);
   std::vector<std::pair<u64, u64>> zero;
   u32 blocks = 0, launches = 0;
   u64 output_at = 0, output_bytes = 0;
@@ -84,6 +85,9 @@ int main(int argc, char** argv) {
              r.seen, r.step);
     }
     if (output_bytes) {
+      u64 hash = 0xcbf29ce484222325ull;
+      for (u64 i = 0; i < output_bytes; ++i) hash = (hash ^ arena.at[output_at + i]) * 0x100000001b3ull;
+      printf("output %016llx\n", hash);
       std::ofstream out(folder + "output." + std::to_string(launches) + ".bin", std::ios::binary);
       out.write((const char*)arena.at + output_at, (std::streamsize)output_bytes);
     }

@@ -1,9 +1,9 @@
 // The scheduler. This file is compiled without instrumentation: what it does orders nothing for
-// ThreadSanitizer but where it says so (`order_after`, `order_before`).
+// ThreadSanitizer but where it says so (`order_after`, `order_before`). Functions of the C library are
+// watched all the same, so nothing here grows, shrinks or moves memory while threads run.
 #include "runtime.h"
 
 #include <cstdarg>
-#include <deque>
 #include <map>
 #include <string>
 #include <memory>
@@ -80,6 +80,7 @@ void go(Context& from, Context& to) { swapcontext(&from.inner, &to.inner); }
 
 constexpr u64 STACK_BYTES = 256 << 10;
 constexpr u32 COLLECTIVE_WORDS = 6;
+constexpr u32 QUEUE_TASKS = 256;
 
 struct Fiber;
 
@@ -108,13 +109,13 @@ struct Task {
   Mbarrier* arrive;  // by one thread, after the copies in front
   Mbarrier* complete;
   u32 bar;
-  std::unique_ptr<char> issued{new char};
 };
 // Copies of one issuer that land in order; different queues land in any order.
 struct Queue {
   void* identity = nullptr;
-  std::deque<Task> tasks;
-  bool active = false;
+  u64 first = 0, end = 0;
+  Task tasks[QUEUE_TASKS];
+  char issued[QUEUE_TASKS];
 };
 struct Block {
   u32 id;
@@ -135,6 +136,7 @@ struct Fiber {
   const char* doing = "running";
   u32 where[6] = {};
   bool done = false;
+  Loaded loaded;
 };
 
 struct Rng {
@@ -168,6 +170,8 @@ struct Machine {
 };
 Machine* m;
 std::vector<std::pair<const u8*, u64>> constants;
+const u8* arena;
+std::vector<u8> besides;
 
 void complete(Mbarrier& bar) {
   if (bar.pending || bar.bytes) return;
@@ -189,21 +193,19 @@ void arrive(Block* block, u32 at, Mbarrier& bar, u32 expect) {
   complete(bar);
 }
 
-// One of the copies under way lands.
-void land() {
-  const u32 at = m->rng.below((u32)m->queues.size());
+// The first copy of a queue lands.
+void land(u32 at) {
   auto [block, queue] = m->queues[at];
-  Task task = std::move(queue->tasks.front());
-  queue->tasks.pop_front();
-  if (queue->tasks.empty()) {
-    queue->active = false;
+  const u32 place = queue->first++ % QUEUE_TASKS;
+  const Task task = queue->tasks[place];
+  if (queue->first == queue->end) {
     m->queues[at] = m->queues.back();
     m->queues.pop_back();
   }
   if (!queue->identity) queue->identity = identity_new();
   void* const before = watched ? __tsan_get_current_fiber() : nullptr;
   identity_switch(queue->identity);
-  order_after(task.issued.get());
+  order_after(&queue->issued[place]);
   if (task.bytes) m->launch.copy(task.to, task.from, task.bytes);
   if (task.arrive) arrive(block, task.bar, *task.arrive, 0);
   if (task.complete) {
@@ -213,13 +215,15 @@ void land() {
   }
   identity_switch(before);
 }
-void enqueue(Queue& queue, Task task) {
-  order_before(task.issued.get());
-  queue.tasks.push_back(std::move(task));
-  if (!queue.active) {
-    queue.active = true;
-    m->queues.push_back({m->current->block, &queue});
-  }
+void land_any() { land(m->rng.below((u32)m->queues.size())); }
+void enqueue(Queue& queue, const Task& task) {
+  while (queue.end - queue.first == QUEUE_TASKS)
+    for (u32 i = 0; i < m->queues.size(); ++i)
+      if (m->queues[i].second == &queue) { land(i); break; }
+  const u32 place = queue.end % QUEUE_TASKS;
+  queue.tasks[place] = task;
+  order_before(&queue.issued[place]);
+  if (queue.first == queue.end++) m->queues.push_back({m->current->block, &queue});
 }
 
 void stuck() {
@@ -248,14 +252,14 @@ void look_again() {
 }
 
 Fiber* next() {
-  if (!m->queues.empty() && m->rng.one_in(m->land_in)) land();
+  if (!m->queues.empty() && m->rng.one_in(m->land_in)) land_any();
   if (m->changes != m->seen_changes) {
     m->idle = 0;
     if (m->rng.one_in(m->look_in)) { m->seen_changes = m->changes; look_again(); }
   }
   while (m->ready.empty()) {
     if (m->changes == m->seen_changes) {
-      if (!m->queues.empty()) { land(); continue; }
+      if (!m->queues.empty()) { land_any(); continue; }
       if (m->spinning.empty() || ++m->idle > 4096) stuck();
     }
     m->seen_changes = m->changes;
@@ -396,6 +400,12 @@ void pause(u32 sm, u32 pc, u32 step, u32 edge, u32 expected, u32 seen) {
 void aligned(const void* p, u32 bytes) {
   if ((uintptr_t)p % bytes) fail("block %u thread %u: an access of %u bytes is not aligned", block(), thread(), bytes);
 }
+Loaded& loaded() { return m->current->loaded; }
+void set_arena(const void* p, u64 bytes) {
+  arena = (const u8*)p;
+  besides.assign(bytes / 4 + 2, 0);
+}
+volatile u8* beside(const void* p) { return besides.data() + ((const u8*)p - arena) / 8 * 2; }
 void add_constant(const void* p, u64 bytes) { constants.push_back({(const u8*)p, bytes}); }
 void constant(const void* p, u32 bytes) {
   if (bytes <= 16) aligned(p, bytes);
@@ -483,6 +493,9 @@ void run(const Launch& launch) {
     block->id = b;
     block->warps = std::vector<Barrier>(launch.threads / 32);
     block->collectives = std::vector<Collective>(launch.threads / 32);
+    for (auto& c : block->collectives) c.waiting.reserve(32);
+    for (auto& b : block->warps) b.waiting.reserve(32);
+    for (auto& b : block->named) b.waiting.reserve(launch.threads);
     // The end of shared memory lies against a page that cannot be touched; fresh memory holds NaNs.
     u8* const at = (u8*)mmap(nullptr, guarded + 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (at == MAP_FAILED || mprotect(at, page, PROT_NONE) || mprotect(at + page + guarded, page, PROT_NONE))
@@ -503,6 +516,9 @@ void run(const Launch& launch) {
     }
   }
   machine.left = (u32)machine.fibers.size();
+  machine.ready.reserve(machine.left);
+  machine.spinning.reserve(machine.left);
+  machine.queues.reserve((u64)launch.blocks * launch.shared_bytes / 8);
   machine.home_identity = watched ? __tsan_get_current_fiber() : nullptr;
   Fiber* const first = next();
   machine.current = first;

@@ -27,6 +27,15 @@ void changed();
 // A poll has failed: others run first. Ends the process when nothing can change any more.
 void pause(u32 sm, u32 pc, u32 step, u32 edge, u32 expected, u32 seen);
 bool coin();
+// Packet words loaded since the running thread began to wait, as the bytes beside them.
+struct Loaded {
+  static constexpr u32 MOST = 64;
+  u32 count = 0;
+  volatile u8* bytes[MOST];
+};
+Loaded& loaded();
+// The two bytes beside a 64-bit word of the arena.
+volatile u8* beside(const void* p);
 // Ends the process unless `p` is a multiple of `bytes`.
 void aligned(const void* p, u32 bytes);
 // Ends the process unless the bytes are read-only for the whole launch.
@@ -57,6 +66,8 @@ struct Launch {
   // Performs one copy, in a translation unit that is instrumented where the kernel is.
   void (*copy)(u8* to, const u8* from, u32 bytes);
 };
+// The memory packets live in.
+void set_arena(const void* p, u64 bytes);
 // Byte ranges that are read-only while kernels run.
 void add_constant(const void* p, u64 bytes);
 // Runs all threads to their end.

@@ -234,7 +234,8 @@ AMK_FN u32 amk_report_load(const u32* p) {
   return word;
 }
 AMK_FN bool amk_report_claim(u32* p, u32 v) { return atomicCAS(p, 0u, v) == 0; }
-// A failed look at a word somebody else will write.
+// Before the first look at words somebody else will write, and after a failed one: for the host's watch.
+AMK_FN void amk_spin_begin() {}
 AMK_FN void amk_spin_pause(u32, u32, u32, u32, u32, u32) {}
 // ---- bounded waiting -----------------------------------------------------------------------
 // Every wait ends: when its condition holds, or when the launch has been given up because some wait
@@ -245,6 +246,7 @@ enum Edge : u32 { EDGE_PACKET = 1, EDGE_COUNTER = 2, EDGE_BOUNDARY = 3, EDGE_RIN
 struct Spin {
   u64 start = 0;
   u32 tries = 0;
+  AMK_FN Spin() { amk_spin_begin(); }
   // True when waiting is over for good.
   AMK_FN bool give_up(const Params& p, u32 sm, u32 pc, u32 step, u32 edge, u32 expected, u32 seen) {
     amk_spin_pause(sm, pc, step, edge, expected, seen);
@@ -774,6 +776,7 @@ AMK_NO_UNROLL
   }
 }
 // ---- embed: residual rows of this SM from the table --------------------------------------------
+// They are read after a matrix product has passed its own barrier.
 template <DType D>
 AMK_FN void op_embed(Context& cx) {
   const u32 lo = cx.field(F_LO), rows = cx.field(F_HI) - lo, width = cx.field(F_K);
@@ -784,7 +787,6 @@ AMK_FN void op_embed(Context& cx) {
     const u32 m = i / rows, r = i % rows;
     local[i] = load_constant<D>(table, (u64)tokens[cx.pos + m] * width + lo + r);
   }
-  amk_consumer_sync();
 }
 // ---- norm_qkv -----------------------------------------------------------------------------------
 template <bool EMBEDDING, Sync S, DType D, DType ND, Sync OS>
@@ -1165,6 +1167,8 @@ AMK_UNROLL
           const u64 other = amk_shfl_xor64(key, o);
           if (other > key) key = other;
         }
+        // Shuffles order nothing: all lanes have read the keys before lane 0 lets the next step begin.
+        amk_warp_sync();
       }
       if (cx.lane == 0) {
         u32* tokens = (u32*)(p.arena + TOKENS_AT);
@@ -1172,8 +1176,8 @@ AMK_UNROLL
         u32 token = ~(u32)key, stop = cx.step + 1 == p.steps;
         if constexpr (ARGMAX) {
           if ((u32)(key >> 32) == 0xffffffffu) {
-            ((SpinReport*)(p.arena + REPORT_AT))->given_up = GIVEN_UP_NAN;
-            ((SpinReport*)(p.arena + REPORT_AT))->step = cx.step;
+            SpinReport* report = (SpinReport*)(p.arena + REPORT_AT);
+            if (amk_report_claim(&report->given_up, GIVEN_UP_NAN)) report->step = cx.step;
             stop = 1;
           }
           if (next < p.prompt_len) token = tokens[next];
