@@ -32,7 +32,7 @@ fn main() -> Result<(), Box<dyn Error>> {
                 nvrtc: &found.nvrtc,
                 cache: &cache,
                 render: Default::default(),
-            spills: SpillPolicy::Report,
+                spills: SpillPolicy::Report,
             };
             Ok(open(&device, &checkpoint, &options, &mut |_, _| ())?)
         };

@@ -76,7 +76,12 @@ fn text_is_self_contained_and_the_same_every_time() {
         let target = targets.iter().find(|t| t.sm == kernel.source.sm).unwrap();
         let again = render(&kernel.program, target, RenderOptions::default()).unwrap();
         assert_eq!(again.text, *text, "{}", kernel.golden);
-        let traced = render(&kernel.program, target, RenderOptions { trace: true, ..RenderOptions::default() }).unwrap();
+        let traced = render(
+            &kernel.program,
+            target,
+            RenderOptions { trace: true, ..RenderOptions::default() },
+        )
+        .unwrap();
         assert_ne!(traced.text, *text, "{}", kernel.golden);
     }
 }
