@@ -4,7 +4,8 @@
 # Usage: benches/device_check.sh GPU_EXAMPLE OUT_DIR [SHAPE.json]
 set -u
 gpu=$1; out=$2; shape=${3:-tests/shapes/llama-3.2-1b.json}
-export AMK_CACHE=${AMK_CACHE:-/tmp/amk-cache}
+work=$(mktemp -d)
+export AMK_CACHE=${AMK_CACHE:-$work/cache}
 mkdir -p "$out"
 nvidia-smi --query-gpu=name,driver_version,clocks.sm,clocks.mem --format=csv,noheader | tee "$out/device.txt"
 models="embedded llama-mha-f32 llama-odd-f32 llama-gqa-bf16 llama-gqa-tied-bf16 llama-headdim-bf16 llama-rope-linear-f16 llama-rope-llama3-bf16 llama-sharded-bf16 llama-v5config-bf16 mistral-full-bf16"
@@ -17,15 +18,15 @@ export -f verify; export gpu
 # Compile in parallel first (the images are cached), then judge one at a time.
 for m in $models; do for mode in f32 bf16; do echo "$m $mode 1"; done; done | xargs -P 12 -L 1 bash -c 'verify $0 $1 $2' > "$out/warm.txt" 2>&1
 for m in $models; do for mode in f32 bf16; do verify $m $mode; done; done | tee "$out/verify.txt" | cut -c1-400
-ckpt=/tmp/amk-random-$(basename "$shape" .json)
+ckpt=$work/$(basename "$shape" .json)
 [ -d "$ckpt" ] || python3 benches/random_checkpoint.py "$shape" "$ckpt" 2>&1 | tail -1
 ids=$(seq -s, 100 116)
-python3 benches/random_checkpoint.py --logits "$ckpt" "$ids" /tmp/ref.f32 2>&1 | tail -1
+python3 benches/random_checkpoint.py --logits "$ckpt" "$ids" "$work/ref.f32" 2>&1 | tail -1
 for mode in bf16 f32; do
-  timeout 200 "$gpu" run "$ckpt" "$ids" 1 $mode /tmp/ours.f32 2>&1 | cut -c1-200
-  python3 - $mode <<'P'
+  timeout 200 "$gpu" run "$ckpt" "$ids" 1 $mode "$work/ours.f32" 2>&1 | cut -c1-200
+  python3 - $mode "$work" <<'P'
 import numpy as np, sys
-a = np.fromfile('/tmp/ref.f32', np.float32); b = np.fromfile('/tmp/ours.f32', np.float32)
+a = np.fromfile(sys.argv[2] + '/ref.f32', np.float32); b = np.fromfile(sys.argv[2] + '/ours.f32', np.float32)
 print(sys.argv[1], 'relative error', float(np.linalg.norm(a - b) / np.linalg.norm(a)), 'argmax', int(a.argmax()), int(b.argmax()))
 P
 done
