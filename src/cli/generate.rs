@@ -4,13 +4,21 @@ use std::collections::BTreeSet;
 use std::time::Instant;
 
 use amk::generate::{FinishReason, GenerateError, Generation, Request, generate};
+use amk::lower::Mode;
+use amk::pipeline::default_mode;
+use amk::scheduled::Scheduled;
+use amk::target::resolve;
 use amk_models::golden::LogitSource;
 use amk_models::{Checkpoint, Message, Reference, Tokenizer};
 use clap::{ArgGroup, Args, ValueEnum};
 use serde::Serialize;
 
+use super::compile::Compute;
 use super::{Failure, Outcome, Verdict, model};
 use crate::output::{self, Output};
+
+/// The part whose schedule the VM executes.
+const VM_TARGET: &str = "sm_90a";
 
 /// Generate tokens greedily and print them as text.
 #[derive(Args)]
@@ -38,6 +46,9 @@ pub struct GenerateArgs {
     /// What runs the model.
     #[arg(long, value_enum, default_value_t)]
     device: Device,
+    /// Type of activations and KV cache; only the VM has a choice.
+    #[arg(long, value_enum)]
+    compute: Option<Compute>,
 }
 
 /// The prompt, as text or as ids.
@@ -62,12 +73,15 @@ pub enum Device {
     /// The float32 CPU reference.
     #[default]
     Cpu,
+    /// The model's schedule for sm_90a, executed step by step; slow.
+    Vm,
 }
 
 impl Device {
     pub fn name(self) -> &'static str {
         match self {
             Device::Cpu => "cpu",
+            Device::Vm => "vm",
         }
     }
 }
@@ -106,14 +120,11 @@ pub fn run(args: &GenerateArgs, out: &Output) -> Outcome {
         true => BTreeSet::new(),
         false => checkpoint.eos_ids().map_err(|e| model::failure(&e))?,
     };
-    let mut source = source(args.device, &checkpoint)?;
+    let capacity = checkpoint.config().max_position_embeddings;
+    let positions = prompt.len().saturating_add(args.max_tokens).min(capacity);
+    let mut source = source(args.device, args.compute, &checkpoint, positions)?;
     let load_seconds = start.elapsed().as_secs_f64();
-    let request = Request {
-        prompt: &prompt,
-        max_tokens: args.max_tokens,
-        stop: &stop,
-        capacity: checkpoint.config().max_position_embeddings,
-    };
+    let request = Request { prompt: &prompt, max_tokens: args.max_tokens, stop: &stop, capacity };
     let mut printer = Printer::new(tokenizer, args.stream, out);
     let spinner = (!args.stream).then(|| out.spinner("generating"));
     let result = generate(source.as_mut(), &request, &mut |token| printer.push(token));
@@ -147,13 +158,29 @@ pub fn run(args: &GenerateArgs, out: &Output) -> Outcome {
     Ok(Verdict::Yes)
 }
 
-/// The executor of a device, ready for one sequence.
-pub fn source(device: Device, checkpoint: &Checkpoint) -> Result<Box<dyn LogitSource>, Failure> {
-    match device {
-        Device::Cpu => Ok(Box::new(Reference::new(checkpoint).map_err(Failure::input)?)),
+/// The executor of a device, ready for one sequence of this many positions. The CPU reference computes
+/// in float32 and in nothing else.
+pub fn source<'a>(
+    device: Device,
+    compute: Option<Compute>,
+    checkpoint: &'a Checkpoint,
+    positions: usize,
+) -> Result<Box<dyn LogitSource + 'a>, Failure> {
+    match (device, compute) {
+        (Device::Cpu, Some(Compute::Bf16)) => Err(Failure::input(
+            "the CPU reference computes in float32; --compute bf16 needs --device vm",
+        )),
+        (Device::Cpu, _) => Ok(Box::new(Reference::new(checkpoint).map_err(Failure::input)?)),
+        (Device::Vm, compute) => {
+            let target = resolve(VM_TARGET).map_err(Failure::input)?.target;
+            let mode = compute.map_or_else(|| default_mode(checkpoint), Mode::from);
+            Ok(Box::new(Scheduled::new(checkpoint, target, mode, positions)))
+        }
     }
 }
 
+/// A generation that failed: the request's fault, or a fault found in the schedule, which is an answer of
+/// its own and reads as one.
 fn failure(error: GenerateError) -> Failure {
     Failure::input(error)
 }

@@ -4,6 +4,7 @@
 //! mismatch), 2 wrong use, bad input or an unsupported model, 3 environment (no driver, no compiler).
 //! Nothing is loaded before a command needs it, so that `amk --help` and completions answer at once.
 
+mod compile;
 mod completions;
 mod doctor;
 mod failure;
@@ -61,6 +62,7 @@ struct Global {
 
 #[derive(Subcommand)]
 enum Command {
+    Compile(compile::CompileArgs),
     Generate(generate::GenerateArgs),
     Verify(verify::VerifyArgs),
     Validate(validate::ValidateArgs),
@@ -109,6 +111,7 @@ pub fn main() -> ExitCode {
 
 fn dispatch(command: Command, out: &Output) -> Outcome {
     match command {
+        Command::Compile(args) => compile::run(&args, out),
         Command::Generate(args) => generate::run(&args, out),
         Command::Verify(args) => verify::run(&args, out),
         Command::Validate(args) => validate::run(&args, out),

@@ -2,9 +2,13 @@
 
 use std::path::PathBuf;
 
-use amk_models::golden::{FileReport, Golden, Limits, VerifyReport, verify_f32};
-use clap::{Args, ValueEnum};
+use amk_models::Reference;
+use amk_models::golden::{
+    FileReport, Golden, Limits, Run, VerifyReport, verify_f32, verify_reduced,
+};
+use clap::Args;
 
+use super::compile::Compute;
 use super::generate::{Device, source};
 use super::{Failure, Outcome, Verdict, model};
 use crate::output::{self, Output, Tone};
@@ -17,15 +21,17 @@ model's.
 
 Examples:
   amk verify path/to/checkpoint --golden golden.json
-  amk verify path/to/checkpoint --golden golden.json --prompts 2 --json")]
+  amk verify path/to/checkpoint --golden golden.json --prompts 2 --json
+  amk verify path/to/checkpoint --golden golden.json --compute bf16 --device vm")]
 pub struct VerifyArgs {
     /// A checkpoint folder or a hub id; by default the embedded model.
     model: Option<String>,
     /// Golden files of this very checkpoint.
     #[arg(long, value_name = "FILE", num_args = 1.., required = true)]
     golden: Vec<PathBuf>,
-    /// The arithmetic to compare in.
-    #[arg(long, value_enum, default_value_t)]
+    /// The arithmetic to compare in: f32 token for token, logits within 1e-3; bf16 by a rule fixed
+    /// beforehand, and on the VM only.
+    #[arg(long, value_enum, default_value_t = Compute::F32)]
     compute: Compute,
     /// What runs the model.
     #[arg(long, value_enum, default_value_t)]
@@ -38,14 +44,6 @@ pub struct VerifyArgs {
     tokens: Option<usize>,
 }
 
-/// The arithmetic of a comparison.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum Compute {
-    /// Token for token, logits within 1e-3.
-    #[default]
-    F32,
-}
-
 pub fn run(args: &VerifyArgs, out: &Output) -> Outcome {
     let checkpoint = model::open(args.model.as_deref(), out)?;
     // All files are read and matched before anything is computed.
@@ -55,7 +53,12 @@ pub fn run(args: &VerifyArgs, out: &Output) -> Outcome {
         golden.check_files(checkpoint.files()).map_err(Failure::input)?;
         goldens.push(golden);
     }
-    let mut source = source(args.device, &checkpoint)?;
+    let positions = positions(&goldens);
+    let mut source = source(args.device, Some(args.compute), &checkpoint, positions)?;
+    let mut reference = match args.compute {
+        Compute::F32 => None,
+        Compute::Bf16 => Some(Reference::new(&checkpoint).map_err(Failure::input)?),
+    };
     let limits = Limits {
         prompts: args.prompts.unwrap_or(usize::MAX),
         tokens: args.tokens.unwrap_or(usize::MAX),
@@ -64,8 +67,9 @@ pub fn run(args: &VerifyArgs, out: &Output) -> Outcome {
     let mut files = Vec::new();
     for golden in &goldens {
         let spinner = out.spinner(&format!("comparing with {}", golden.checkpoint));
-        let result = match args.compute {
-            Compute::F32 => verify_f32(golden, source.as_mut(), limits),
+        let result = match &mut reference {
+            None => verify_f32(golden, source.as_mut(), limits),
+            Some(reference) => verify_reduced(golden, "bf16", source.as_mut(), reference, limits),
         };
         spinner.finish_and_clear();
         let report = result.map_err(Failure::input)?;
@@ -75,6 +79,14 @@ pub fn run(args: &VerifyArgs, out: &Output) -> Outcome {
     let report = VerifyReport::new(files);
     out.document(&report);
     Ok(Verdict::of(report.ok))
+}
+
+/// Positions that the longest sequence of the goldens takes.
+fn positions(goldens: &[Golden]) -> usize {
+    let runs = goldens.iter().flat_map(|g| g.runs.values());
+    let prompts =
+        |r: &Run| r.prompts.iter().map(|p| p.prompt_ids.len() + p.generated_ids.len()).max();
+    runs.flat_map(|r| [prompts(r).unwrap_or(0), r.perplexity.ids.len()]).max().unwrap_or(1)
 }
 
 fn show(report: &FileReport, out: &Output) {

@@ -81,3 +81,25 @@ fn an_empty_prompt_is_the_bos_token() {
         run(&["generate", "--prompt", "", "--max-tokens", "1", "--json"]).exits(0).json();
     assert_eq!(document["prompt_tokens"], 1);
 }
+
+#[test]
+fn the_schedule_on_the_vm_says_the_same() {
+    let args = ["generate", "--prompt", "In the beginning", "--max-tokens", "12", "--json"];
+    let cpu = run(&args).exits(0).json();
+    for compute in ["f32", "bf16"] {
+        let vm = run(&[&args[..], &["--device", "vm", "--compute", compute]].concat());
+        let vm = vm.exits(0).json();
+        assert_eq!(vm["device"], "vm");
+        assert_eq!(vm["tokens"], cpu["tokens"], "{compute}");
+    }
+    run(&["generate", "--prompt", "x", "--compute", "bf16"]).exits(2).says(&["--device vm"]);
+}
+
+#[test]
+fn the_vm_goes_on_into_the_next_bucket() {
+    let ids = vec!["297"; 250].join(",");
+    let args = ["generate", "--prompt-ids", &ids, "--max-tokens", "12", "--ignore-eos", "--json"];
+    let cpu = run(&args).exits(0).json();
+    let vm = run(&[&args[..], &["--device", "vm", "--compute", "f32"]].concat()).exits(0).json();
+    assert_eq!(vm["tokens"], cpu["tokens"]);
+}

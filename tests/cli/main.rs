@@ -2,6 +2,7 @@
 //!
 //! One module per command, `support` runs the binary.
 
+mod compile;
 mod completions;
 mod generate;
 mod hostile;

@@ -1,7 +1,9 @@
 //! Runs the binary and reads what it said.
 
 use std::ffi::OsStr;
+use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
+use std::sync::OnceLock;
 
 use serde_json::Value;
 
@@ -91,4 +93,19 @@ pub fn golden_prompt(path: &str, index: usize) -> GoldenPrompt {
         ids: serde_json::from_value(prompt["prompt_ids"].clone()).expect("prompt ids"),
         generated: prompt["generated_ids"].clone(),
     }
+}
+
+/// The NVRTC library, fetched through pip the first time; tests that need images call this first.
+pub fn nvrtc() -> PathBuf {
+    static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
+    LIBRARY
+        .get_or_init(|| {
+            let status = run(&["toolchain", "status", "--json"]);
+            if status.code != 0 {
+                run(&["toolchain", "fetch"]).exits(0);
+            }
+            let status = run(&["toolchain", "status", "--json"]).exits(0).json();
+            PathBuf::from(status["nvrtc"]["path"].as_str().expect("a path"))
+        })
+        .clone()
 }

@@ -3,7 +3,7 @@
 use crate::support::{amk, finish, run};
 
 const COMMANDS: &[&str] =
-    &["generate", "verify", "validate", "inspect", "doctor", "toolchain", "completions"];
+    &["compile", "generate", "verify", "validate", "inspect", "doctor", "toolchain", "completions"];
 
 #[test]
 fn every_command_has_help_with_examples() {

@@ -67,3 +67,15 @@ fn what_is_no_golden_is_refused() {
     fs::write(&path, r#"{"schema": 99}"#).unwrap();
     run(&["verify", "--golden", path.to_str().unwrap()]).exits(2).says(&["version 99"]);
 }
+
+#[test]
+fn the_schedule_on_the_vm_passes_in_both_types() {
+    for (compute, prompts) in [("f32", "1"), ("bf16", "2")] {
+        let args = ["verify", "--golden", GOLDEN, "--device", "vm", "--prompts", prompts];
+        let run = run(&[&args[..], &["--compute", compute, "--json"]].concat());
+        let file = &run.exits(0).json()["files"][0];
+        assert_eq!(file["compute"], compute);
+        assert_eq!(file["mismatched"], 0);
+    }
+    run(&["verify", "--golden", GOLDEN, "--compute", "bf16"]).exits(2).says(&["--device vm"]);
+}
