@@ -70,11 +70,19 @@ fn main() {
         let start = cpu_seconds();
         let hash = program.hash();
         let hashing = cpu_seconds() - start;
+        let checked_peak = peak_mib();
+        let start = cpu_seconds();
+        let certificate = amk_validator::certify(&program).expect("a sound structure");
+        let certifying = cpu_seconds() - start;
+        let start = cpu_seconds();
+        let verdict = amk_validator::checker::check(&program, &common::target(), &certificate);
+        let checking = cpu_seconds() - start;
+        assert!(verdict.is_ok(), "{name}: {verdict:?}");
         println!(
-            "{name}: {} instructions, check {best:.3} s, hash {hashing:.3} s ({:02x}..), peak {:?} MiB",
+            "{name}: {} instructions, check {best:.3} s and at most {checked_peak:?} MiB, hash {hashing:.3} s \
+             ({:02x}..), certificate {certifying:.3} s, checker {checking:.3} s",
             program.instructions.len(),
             hash[0],
-            peak_mib()
         );
     }
 }

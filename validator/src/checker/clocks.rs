@@ -188,45 +188,76 @@ fn shares(a: &Region, b: &Region) -> bool {
         })
 }
 
-/// Every limit of the certificate holds.
-fn limits(p: &Program, must: &[Row], signals: &[Vec<Signal>]) -> Result<(), Refusal> {
-    for (counter, list) in signals.iter().enumerate() {
-        // Waits on this counter by SM: (position, threshold).
-        let mut waits: Vec<Vec<(usize, u64)>> = vec![Vec::new(); p.sms.len()];
-        for (sm, waits) in p.sms.iter().zip(&mut waits) {
-            for (pos, id) in sm.queue.iter().enumerate() {
-                let of = p.instruction(*id).map_or(&[][..], |x| &x.waits);
-                waits.extend(
-                    of.iter().filter(|w| w.counter.index() == counter).map(|w| (pos, w.threshold)),
-                );
+/// Waits on one counter by SM, in queue order: position and largest threshold so far.
+fn waits(p: &Program) -> Vec<Vec<Vec<(usize, u64)>>> {
+    let mut out = vec![vec![Vec::new(); p.sms.len()]; p.counters.len()];
+    for (s, sm) in p.sms.iter().enumerate() {
+        for (pos, id) in sm.queue.iter().enumerate() {
+            for w in p.instruction(*id).map_or(&[][..], |x| &x.waits) {
+                let list: Option<&mut Vec<(usize, u64)>> =
+                    out.get_mut(w.counter.index()).and_then(|sms| sms.get_mut(s));
+                if let Some(list) = list {
+                    let before = list.last().map_or(0, |l| l.1);
+                    list.push((pos, w.threshold.max(before)));
+                }
             }
         }
-        // The largest threshold that each signal comes after.
-        let guards: Vec<u64> = list
-            .iter()
-            .map(|s| {
-                let row = must.get(s.instruction);
-                let of_sm = |(sm, waits): (usize, &Vec<(usize, u64)>)| {
-                    let known = row.and_then(|r| r.get(sm)).map_or(0, |&n| n as usize);
-                    let known = if sm == s.place.0 { s.place.1 + 1 } else { known };
-                    waits.iter().filter(|w| w.0 < known).map(|w| w.1).max()
-                };
-                waits.iter().enumerate().filter_map(of_sm).max().unwrap_or(0)
-            })
-            .collect();
+    }
+    out
+}
+
+/// A signal as the sums see it.
+struct Step {
+    instruction: usize,
+    pos: usize,
+    /// The largest threshold of the waits on this counter that it comes after.
+    guard: u64,
+    /// What the signals of its SM add up to, this one included.
+    sum: u64,
+}
+
+/// Every limit of the certificate holds.
+fn limits(p: &Program, must: &[Row], signals: &[Vec<Signal>]) -> Result<(), Refusal> {
+    let count = |instruction: usize, sm: usize| {
+        must.get(instruction).and_then(|r| r.get(sm)).map_or(0, |&n| n as usize)
+    };
+    for (counter, (list, waits)) in signals.iter().zip(waits(p)).enumerate() {
+        // By SM, in queue order. Guards and what comes before can only grow along a queue.
+        let mut sms: Vec<Vec<Step>> = p.sms.iter().map(|_| Vec::new()).collect();
+        let mut sorted: Vec<&Signal> = list.iter().collect();
+        sorted.sort_by_key(|s| s.place);
+        for s in sorted {
+            let seen = waits.iter().enumerate().filter_map(|(sm, waits)| {
+                // An instruction's own waits come before its signals.
+                let known = if sm == s.place.0 { s.place.1 + 1 } else { count(s.instruction, sm) };
+                let end = waits.partition_point(|w| w.0 < known);
+                end.checked_sub(1).and_then(|i| waits.get(i)).map(|w| w.1)
+            });
+            let guard = seen.max().unwrap_or(0);
+            if let Some(steps) = sms.get_mut(s.place.0) {
+                let (before, sum) = steps.last().map_or((0, 0), |l| (l.guard, l.sum));
+                steps.push(Step {
+                    instruction: s.instruction,
+                    pos: s.place.1,
+                    guard: guard.max(before),
+                    sum: sum.saturating_add(s.amount),
+                });
+            }
+        }
         for s in list {
             let mut sum = 0u64;
-            for (other, &guard) in list.iter().zip(&guards) {
-                let after = if other.place.0 == s.place.0 {
-                    other.place.1 >= s.place.1
-                } else {
-                    // After the next instruction of `s`'s queue, hence after its signals.
-                    let row = must.get(other.instruction);
-                    row.and_then(|r| r.get(s.place.0)).is_some_and(|&n| n as usize > s.place.1 + 1)
+            for (sm, steps) in sms.iter().enumerate() {
+                // Those whose waits ask for no more than the limit, up to the first that comes after `s`:
+                // on its own SM itself, elsewhere what follows the next instruction of its queue.
+                let asked = steps.partition_point(|x| x.guard <= s.without);
+                let after = match sm == s.place.0 {
+                    true => steps.partition_point(|x| x.pos < s.place.1),
+                    false => {
+                        steps.partition_point(|x| count(x.instruction, s.place.0) <= s.place.1 + 1)
+                    }
                 };
-                if guard <= s.without && !after {
-                    sum = sum.saturating_add(other.amount);
-                }
+                let last = asked.min(after).checked_sub(1).and_then(|i| steps.get(i));
+                sum = sum.saturating_add(last.map_or(0, |x| x.sum));
             }
             if sum > s.without {
                 return Err(Refusal::Limit {
