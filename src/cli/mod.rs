@@ -4,6 +4,7 @@
 //! mismatch), 2 wrong use, bad input or an unsupported model, 3 environment (no driver, no compiler).
 //! Nothing is loaded before a command needs it, so that `amk --help` and completions answer at once.
 
+mod check;
 mod compile;
 mod completions;
 mod doctor;
@@ -13,6 +14,7 @@ mod generate;
 mod inspect;
 mod model;
 mod place;
+mod program;
 mod toolchain;
 mod validate;
 mod verify;
@@ -66,6 +68,7 @@ enum Command {
     Generate(generate::GenerateArgs),
     Verify(verify::VerifyArgs),
     Validate(validate::ValidateArgs),
+    Check(check::CheckArgs),
     Inspect(inspect::InspectArgs),
     Doctor(doctor::DoctorArgs),
     Toolchain(toolchain::ToolchainArgs),
@@ -115,6 +118,7 @@ fn dispatch(command: Command, out: &Output) -> Outcome {
         Command::Generate(args) => generate::run(&args, out),
         Command::Verify(args) => verify::run(&args, out),
         Command::Validate(args) => validate::run(&args, out),
+        Command::Check(args) => check::run(&args, out),
         Command::Inspect(args) => inspect::run(&args, out),
         Command::Doctor(args) => doctor::run(args, out),
         Command::Toolchain(args) => toolchain::run(args, out),

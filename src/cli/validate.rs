@@ -1,18 +1,16 @@
 //! `amk validate`: judges a schedule file.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use amk::target::{Target, load_target_file, resolve};
-use amk_schedule_ir::limits::MAX_FILE_BYTES;
-use amk_schedule_ir::text::{self, SourceMap};
-use amk_schedule_ir::{FORMAT_VERSION, Program};
-use amk_validator::{Fault, Place, Report, Witness, check};
+use amk::target::Target;
+use amk_schedule_ir::Program;
+use amk_validator::{Fault, Place, Report, Witness, certify, check};
 use clap::Args;
-use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde::Serialize;
 
 use super::place::{Mark, SourceText, printable};
+use super::program::{Loaded, TargetArgs};
 use super::{Failure, Outcome, Verdict, files};
 use crate::output::{self, Output, Tone};
 
@@ -29,16 +27,16 @@ The file is a schedule in text (.sched) or JSON form; what it is, is decided by 
 
 Examples:
   amk validate out/model.sched
-  amk validate out/model.sched.json --target h200 --json")]
+  amk validate out/model.sched.json --target h200 --json
+  amk validate out/model.sched --certificate out/model.cert")]
 pub struct ValidateArgs {
     /// The schedule; - for standard input.
     file: PathBuf,
-    /// The part to judge for, such as sm_90a or h200; by default the one the schedule names.
-    #[arg(long, value_name = "T")]
-    target: Option<String>,
-    /// A target record to judge for.
-    #[arg(long, value_name = "FILE", conflicts_with = "target")]
-    target_file: Option<PathBuf>,
+    #[command(flatten)]
+    target: TargetArgs,
+    /// Write the evidence of an acceptance, which `amk check` checks without any search.
+    #[arg(long, value_name = "OUT")]
+    certificate: Option<PathBuf>,
 }
 
 #[derive(Serialize)]
@@ -51,25 +49,20 @@ struct ValidateDocument<'a> {
     seconds: f64,
     target: &'a str,
     program_hash: String,
-}
-
-/// A program read from a file, with the text its places are in.
-struct Loaded {
-    program: Program,
-    map: SourceMap,
-    /// What the places are shown in: the file, or the text form of a JSON file.
-    name: String,
-    text: String,
+    /// The certificate, where one was asked for and the schedule accepted.
+    certificate: Option<&'a Path>,
 }
 
 pub fn run(args: &ValidateArgs, out: &Output) -> Outcome {
-    let name = args.file.display().to_string();
-    let bytes = files::read_limited(&args.file, MAX_FILE_BYTES)?;
-    let loaded = load(&name, bytes, out)?;
-    let target = target(args, &loaded.program)?;
+    let loaded = Loaded::read(&args.file, out)?;
+    let target = args.target.resolve(&loaded.program)?;
     let start = Instant::now();
     let report = check(&loaded.program, &target);
     let seconds = start.elapsed().as_secs_f64();
+    let certificate = match (&args.certificate, report.ok) {
+        (Some(path), true) => Some(write_certificate(path, &loaded.program)?),
+        _ => None,
+    };
     out.document(&ValidateDocument {
         ok: report.ok,
         faults: &report.faults,
@@ -79,6 +72,7 @@ pub fn run(args: &ValidateArgs, out: &Output) -> Outcome {
         seconds,
         target: &target.name,
         program_hash: amk_schedule_ir::hash::hex(&loaded.program.hash()),
+        certificate,
     });
     if !out.json() {
         show(&loaded, &report, &target, seconds, out);
@@ -86,77 +80,14 @@ pub fn run(args: &ValidateArgs, out: &Output) -> Outcome {
     Ok(Verdict::of(report.ok))
 }
 
-fn target(args: &ValidateArgs, program: &Program) -> Result<Target, Failure> {
-    if let Some(file) = &args.target_file {
-        return load_target_file(file).map_err(Failure::input);
-    }
-    let name = args.target.as_deref().unwrap_or(&program.sm_arch);
-    resolve(name).map(|r| r.target).map_err(|error| {
-        let failure = Failure::input(printable(&error.to_string()));
-        match args.target {
-            Some(_) => failure,
-            None => failure.help(
-                "the schedule names this target; give another with --target or --target-file",
-            ),
-        }
-    })
-}
-
-/// Text or JSON, by the first character that is no blank.
-fn load(name: &str, bytes: Vec<u8>, out: &Output) -> Result<Loaded, Failure> {
-    if bytes.iter().find(|b| !b.is_ascii_whitespace()) == Some(&b'{') {
-        return load_json(name, &bytes);
-    }
-    let text = String::from_utf8(bytes).map_err(|e| {
-        let at = e.utf8_error().valid_up_to();
-        Failure::input(format!(
-            "{name} is no schedule: byte {at} is not UTF-8; a schedule is text or JSON as `amk compile` writes it"
-        ))
+fn write_certificate<'a>(path: &'a Path, program: &Program) -> Result<&'a Path, Failure> {
+    let certificate = certify(program).ok_or_else(|| {
+        Failure::input("this schedule was accepted and has no certificate: a fault of amk itself")
     })?;
-    match text::parse_with_map(&text) {
-        Ok((program, map)) => Ok(Loaded { program, map, name: name.to_owned(), text }),
-        Err(e) => {
-            let message = printable(&e.message);
-            let mut failure = Failure::input(format!("{name}:{}:{}: {message}", e.line, e.column));
-            let source = SourceText::new(name, &text);
-            let mark = Mark {
-                line: e.line,
-                column: Some(e.column),
-                message: &message,
-                label: "here",
-                help: None,
-            };
-            failure.rendered = Some(source.render(&mark, out.color_err()));
-            Err(failure)
-        }
-    }
-}
-
-fn load_json(name: &str, bytes: &[u8]) -> Result<Loaded, Failure> {
-    /// The version is looked at first: another one may have other fields.
-    #[derive(Deserialize)]
-    struct Versioned {
-        version: Option<Value>,
-    }
-    let unreadable = |e: serde_json::Error| {
-        Failure::input(format!("{name} is no schedule: {}", printable(&e.to_string())))
-    };
-    let versioned: Versioned = serde_json::from_slice(bytes).map_err(unreadable)?;
-    match versioned.version {
-        Some(v) if v == FORMAT_VERSION => {}
-        found => {
-            let found = found.map_or_else(|| "none".to_owned(), |v| printable(&v.to_string()));
-            let found: String = found.chars().take(40).collect();
-            return Err(Failure::input(format!(
-                "{name}: format version {found} is not known; this program reads version {FORMAT_VERSION}"
-            )));
-        }
-    }
-    let program: Program = serde_json::from_slice(bytes).map_err(unreadable)?;
-    let text = text::print(&program);
-    // What was printed parses, unless the program holds what only JSON can say; then places are left out.
-    let map = text::parse_with_map(&text).map(|(_, map)| map).unwrap_or_default();
-    Ok(Loaded { program, map, name: format!("{name}, as text"), text })
+    let mut json = serde_json::to_vec(&certificate).map_err(Failure::environment)?;
+    json.push(b'\n');
+    files::write(path, &json)?;
+    Ok(path)
 }
 
 fn show(loaded: &Loaded, report: &Report, target: &Target, seconds: f64, out: &Output) {

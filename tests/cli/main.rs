@@ -2,6 +2,7 @@
 //!
 //! One module per command, `support` runs the binary.
 
+mod check;
 mod compile;
 mod completions;
 mod generate;

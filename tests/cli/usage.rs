@@ -2,8 +2,17 @@
 
 use crate::support::{amk, finish, run};
 
-const COMMANDS: &[&str] =
-    &["compile", "generate", "verify", "validate", "inspect", "doctor", "toolchain", "completions"];
+const COMMANDS: &[&str] = &[
+    "compile",
+    "generate",
+    "verify",
+    "validate",
+    "check",
+    "inspect",
+    "doctor",
+    "toolchain",
+    "completions",
+];
 
 #[test]
 fn every_command_has_help_with_examples() {
