@@ -8,6 +8,7 @@ mod completions;
 mod generate;
 mod hostile;
 mod inspect;
+mod smollm2;
 mod startup;
 mod support;
 mod toolchain;
