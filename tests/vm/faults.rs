@@ -495,12 +495,26 @@ fn fixtures(folder: &str) -> Vec<(String, Arc<Program>)> {
     all
 }
 
+/// Accepted, though the VM calls them races: two writes of a packet word are ordered by the coherence of that one
+/// word (the second writer has seen the first value), which happens-before, all the VM knows, does not contain.
+const ORDERED_BY_COHERENCE: &[&str] = &["d-packet-in-place"];
+
 #[test]
 fn accepted_schedules_are_not_refuted() {
     let all = fixtures("accept");
     assert!(all.len() >= 40);
     for (name, program) in all {
-        if let Some(r) = refute(&program, 5, 70) {
+        let refuted = refute(&program, 5, 70);
+        if ORDERED_BY_COHERENCE.contains(&name.as_str()) {
+            let r = refuted.expect("the VM knows happens-before alone");
+            assert!(
+                r.faults.iter().all(|f| f.kind() == FaultKind::Race),
+                "{name}: {}",
+                r.faults[0]
+            );
+            continue;
+        }
+        if let Some(r) = refuted {
             panic!("{name} from position {} with {:?}: {}", r.pos, r.options, r.faults[0]);
         }
     }
