@@ -9,6 +9,8 @@ pub mod arena;
 mod error;
 mod source;
 pub mod tables;
+#[cfg(test)]
+mod tests;
 mod variants;
 
 use amk_schedule_ir::{Program, Target};
@@ -16,7 +18,7 @@ use amk_validator::Validated;
 
 pub use arena::Arena;
 pub use error::CodegenError;
-pub use source::{Backend, HOST_FILES, RenderOptions, Source};
+pub use source::{Backend, HOST_FILES, RenderOptions, Source, templates};
 pub use tables::Tables;
 
 /// Renders the kernel of a validated program.

@@ -100,7 +100,12 @@ const OP_ORDER: &[&str] = &[
     "norm_lm_head",
 ];
 
-fn environment() -> Result<Environment<'static>, CodegenError> {
+/// Every template with its text, by name.
+pub fn templates() -> &'static [(&'static str, &'static str)] {
+    TEMPLATES
+}
+
+pub(super) fn environment() -> Result<Environment<'static>, CodegenError> {
     let mut env = Environment::new();
     env.set_undefined_behavior(UndefinedBehavior::Strict);
     let syntax = SyntaxConfig::builder().trim_blocks(true).keep_trailing_newline(true).build()?;

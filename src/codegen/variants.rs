@@ -15,9 +15,9 @@ use super::error::CodegenError;
 pub const WORDS: usize = 32;
 
 /// Fields of an instruction record, in the order of the template's `Field`.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 #[repr(usize)]
-enum F {
+pub(super) enum F {
     Op,
     Flags,
     Waits,
