@@ -204,8 +204,34 @@ impl Nvrtc {
     /// [`CompileError`]; a `setmaxnreg` that the compiler ignored is always one, spills are one
     /// under [`SpillPolicy::Refuse`].
     pub fn compile(&self, request: &CompileRequest<'_>) -> Result<Compiled, CompileError> {
+        let options = full_options(request.arch, request.options)?;
+        let compiled = self.run(request, &options, true)?;
+        judge(&compiled, &compiled.report(), request, || self.identity())?;
+        Ok(compiled)
+    }
+
+    /// Compiles `request` to the PTX that [`Nvrtc::compile`] makes its cubin from, in about half the
+    /// time: nothing is assembled, so resources are not known.
+    ///
+    /// # Errors
+    /// [`CompileError`].
+    pub fn compile_to_ptx(&self, request: &CompileRequest<'_>) -> Result<String, CompileError> {
+        let mut options = full_options(request.arch, request.options)?;
+        // A virtual architecture is what makes NVRTC stop at PTX.
+        if let Some(arch) = options.first_mut() {
+            *arch = arch.replace("=sm_", "=compute_");
+        }
+        Ok(self.run(request, &options, false)?.ptx)
+    }
+
+    /// One compile, with everything but the rules on resources judged.
+    fn run(
+        &self,
+        request: &CompileRequest<'_>,
+        options: &[String],
+        with_cubin: bool,
+    ) -> Result<Compiled, CompileError> {
         let arch = request.arch;
-        let options = full_options(arch, request.options)?;
         let name = || request.name.to_owned();
         if let Some(offset) = request.source.find('\0') {
             return Err(CompileError::NulByte { name: name(), offset });
@@ -218,7 +244,7 @@ impl Nvrtc {
         if !self.supported().contains(&arch.number) {
             return Err(unsupported());
         }
-        let raw = match self.compile_raw(request.source, request.name, &options) {
+        let raw = match self.compile_raw(request.source, request.name, options) {
             Ok(raw) => raw,
             Err(code) => {
                 return Err(CompileError::Internal {
@@ -246,7 +272,7 @@ impl Nvrtc {
                 log,
             });
         }
-        if !raw.succeeded() || raw.cubin.is_empty() || raw.ptx.is_empty() {
+        if !raw.succeeded() || (with_cubin && raw.cubin.is_empty()) || raw.ptx.is_empty() {
             return Err(CompileError::Internal {
                 compiler: self.identity(),
                 name: name(),
@@ -255,10 +281,7 @@ impl Nvrtc {
             });
         }
         let ptx = String::from_utf8_lossy(&raw.ptx);
-        let compiled =
-            Compiled { cubin: raw.cubin, ptx: ptx.trim_end_matches('\0').to_owned(), log };
-        judge(&compiled, &report, request, || self.identity())?;
-        Ok(compiled)
+        Ok(Compiled { cubin: raw.cubin, ptx: ptx.trim_end_matches('\0').to_owned(), log })
     }
 }
 

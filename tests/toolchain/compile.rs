@@ -37,6 +37,16 @@ fn two_compiles_and_concurrent_compiles_give_the_same_bytes() {
 }
 
 #[test]
+fn ptx_alone_is_that_of_the_whole_compile() {
+    for name in ["sm_80", "sm_90a", "sm_120"] {
+        let whole = compile(SMALL, name).unwrap().ptx;
+        assert_eq!(nvrtc().compile_to_ptx(&request(SMALL, name)).unwrap(), whole, "{name}");
+    }
+    let error = nvrtc().compile_to_ptx(&request("int f( {", "sm_80")).unwrap_err();
+    assert!(matches!(error, CompileError::Refused { .. }), "{error}");
+}
+
+#[test]
 fn an_error_names_the_source_line() {
     let source = "extern \"C\" __global__ void k(float* o) {\n  int unused;\n  o[0] = foo;\n}\n";
     let error = compile(source, "sm_80").unwrap_err();
