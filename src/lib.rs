@@ -8,6 +8,7 @@ pub mod engine;
 pub mod generate;
 pub mod graph;
 pub mod image;
+pub mod lint;
 pub mod lower;
 pub mod lowered;
 pub mod pack;

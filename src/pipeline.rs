@@ -13,6 +13,7 @@ use crate::image::{
     Budget, BudgetFault, BuildError, Image, ImageCache, KernelInfo, Occupancy, check_budget,
     symbol_bytes,
 };
+use crate::lint::{Expected, LintFault, LintReport, check_ptx};
 use crate::lower::{Knobs, LowerError, Mode, Shape, lower_for};
 use crate::lowered::{Lowered, Recipe};
 use crate::target::{Arch, ArchError};
@@ -60,6 +61,14 @@ pub enum PipelineError {
         target: String,
         /// Why.
         source: BuildError,
+    },
+    /// The compiled kernel lacks an instruction sequence that an edge of the schedule needs.
+    #[error("{target}: {}", .faults.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
+    Lint {
+        /// The part.
+        target: String,
+        /// Every fault.
+        faults: Vec<LintFault>,
     },
     /// The image does not fit the part.
     #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
@@ -118,6 +127,8 @@ pub struct Kernel {
     pub info: KernelInfo,
     /// Blocks an SM can hold.
     pub occupancy: Occupancy,
+    /// The parts of edges found in its PTX.
+    pub lint: LintReport,
 }
 
 /// Lowers a model for the bucket of `position`, validates the schedule and renders its kernel.
@@ -178,7 +189,7 @@ fn timed(
 }
 
 /// Compiles a rendered kernel, or takes it from the cache, and checks the image: the entry is there,
-/// the program's hash is in it, spills are as the policy has it, and at least one block fits an SM of the part.
+/// the program's hash is in it, its PTX has every edge's instruction sequence, spills are as the policy has it, and at least one block fits an SM of the part.
 ///
 /// # Errors
 /// [`PipelineError`].
@@ -213,10 +224,13 @@ pub fn compile(
     if hash != schedule.program.hash() {
         return Err(wrong("carries the hash of another program".to_owned()));
     }
+    let expected = Expected::new(&schedule.program, target);
+    let lint = check_ptx(&image.compiled.ptx, &expected)
+        .map_err(|faults| PipelineError::Lint { target: name(), faults })?;
     let threads = u32::try_from(source.threads).unwrap_or(u32::MAX);
     let budget = Budget { threads, dynamic_shared: source.shared_bytes };
     let occupancy = check_budget(&info, target, budget).map_err(PipelineError::Budget)?;
-    Ok(Kernel { image, info, occupancy })
+    Ok(Kernel { image, info, occupancy, lint })
 }
 
 /// The arithmetic a checkpoint is compiled for unless told otherwise: bf16 for bf16 weights, float32

@@ -1,13 +1,15 @@
-//! Every golden source, compiled for its target.
+//! Every golden source, compiled for its target: resources, the program's hash, the lint over its PTX.
 
 use std::time::Instant;
 
 use amk::image::{Budget, check_budget, inspect, symbol_bytes};
+use amk::lint::check_ptx;
 use amk::target::default_targets;
 use amk::toolchain::{CompileRequest, Compiled, SpillPolicy};
 use rayon::prelude::*;
 
-use crate::support::{Kernel, kernels, nvrtc};
+use crate::lint::expected;
+use crate::support::{Kernel, kernels, nvrtc, pool};
 
 fn compile(kernel: &Kernel, text: &str) -> Result<Compiled, String> {
     let request = CompileRequest {
@@ -65,6 +67,16 @@ fn faults(kernel: &Kernel) -> Vec<String> {
         Ok(hash) => faults.push(format!("the image holds the hash {hash:02x?}")),
         Err(error) => faults.push(error.to_string()),
     }
+    match check_ptx(&compiled.ptx, &expected(kernel)) {
+        Ok(report) => {
+            let (slots, barriers) = (kernel.program.resources.ring_slots, report.ring_barriers);
+            if barriers != 2 * slots as usize || report.packet_loads < 4 || report.packet_stores < 4
+            {
+                faults.push(format!("a lint report that cannot be right: {report:?}"));
+            }
+        }
+        Err(list) => faults.extend(list.iter().map(ToString::to_string)),
+    }
     // Images must not depend on anything but text and compiler, so a second compile gives the same.
     match compile(kernel, &text) {
         Ok(second) if second == compiled => {}
@@ -81,8 +93,7 @@ fn faults(kernel: &Kernel) -> Vec<String> {
 #[test]
 fn every_golden_source_compiles_within_its_budget_without_spills() {
     nvrtc();
-    let pool = rayon::ThreadPoolBuilder::new().num_threads(2).build().unwrap();
-    let faults: Vec<String> = pool.install(|| {
+    let faults: Vec<String> = pool().install(|| {
         let judge = |k: &Kernel| -> Vec<String> {
             faults(k).into_iter().map(|f| format!("{}: {f}", k.golden)).collect()
         };

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::OnceLock;
 
 use amk::codegen::{RenderOptions, Source, render};
-use amk::lower::{Knobs, Mode, Shape, Sizes, lower_for};
+use amk::lower::{EdgeKind, Edges, Knobs, Mode, Shape, Sizes, lower_for};
 use amk::target::{Target, default_targets};
 use amk::toolchain::{FindOptions, Nvrtc, find_nvrtc};
 use amk_models::Checkpoint;
@@ -32,25 +32,6 @@ impl Kernel {
     }
 }
 
-/// The embedded model.
-fn embedded() -> Shape {
-    let checkpoint = Checkpoint::embedded().unwrap();
-    let c = checkpoint.config();
-    let sizes = Sizes {
-        hidden: c.hidden_size as u64,
-        layers: c.num_layers as u64,
-        heads: c.num_heads as u64,
-        kv_heads: c.num_kv_heads as u64,
-        head_dim: c.head_dim as u64,
-        inner: c.intermediate_size as u64,
-        vocab: c.vocab_size as u64,
-        max_positions: c.max_position_embeddings as u64,
-        eps: c.rms_norm_eps,
-        scale: c.attention_scale(),
-    };
-    Shape::llama(&checkpoint.name(), sizes, c.tie_word_embeddings, DType::Bf16)
-}
-
 /// Sizes that are multiples of nothing the kernel works in.
 fn odd() -> Shape {
     let sizes = Sizes {
@@ -69,10 +50,47 @@ fn odd() -> Shape {
 }
 
 fn kernel(name: &str, shape: &Shape, target: &Target, mode: Mode) -> Kernel {
-    let lowered = lower_for(shape, target, &Knobs::default(), 0, mode).unwrap();
-    let program = validate(lowered.program, target).unwrap();
-    let source = render(&program, target, RenderOptions::default()).unwrap();
-    Kernel { program, source, golden: format!("tests/goldens/{}/{name}.cu", target.sm) }
+    let golden = format!("tests/goldens/{}/{name}.cu", target.sm);
+    let program = lower_for(shape, target, &Knobs::default(), 0, mode).unwrap().program;
+    finish(golden, program, target, RenderOptions::default())
+}
+
+fn finish(golden: String, program: Program, target: &Target, options: RenderOptions) -> Kernel {
+    let program = validate(program, target).unwrap();
+    let source = render(&program, target, options).unwrap();
+    Kernel { program, source, golden }
+}
+
+/// Kernels of other kinds of programs, without golden files: counters in place of packets, split
+/// attention, prefill, float32, time stamps.
+pub fn others() -> Vec<Kernel> {
+    let odd = odd();
+    let all = Edges {
+        hidden: EdgeKind::Counter,
+        qkv: EdgeKind::Counter,
+        attention: EdgeKind::Counter,
+        act: EdgeKind::Counter,
+        partial: EdgeKind::Counter,
+    };
+    let partial = Edges { partial: EdgeKind::Counter, ..Edges::default() };
+    let target = |sm: &str| default_targets().into_iter().find(|t| t.sm == sm).unwrap();
+    let make = |name: &str, sm: &str, knobs: Knobs, mode: Mode, trace: bool| {
+        let target = target(sm);
+        let program = lower_for(&odd, &target, &knobs, 0, mode).unwrap().program;
+        finish(name.to_owned(), program, &target, RenderOptions { trace, ..Default::default() })
+    };
+    vec![
+        make("counters", "sm_90a", Knobs { edges: all, ..Knobs::default() }, Mode::Bf16, false),
+        make("splits", "sm_100a", Knobs { splits: Some(3), ..Knobs::default() }, Mode::F32, false),
+        make(
+            "prefill",
+            "sm_80",
+            Knobs { tokens: 5, splits: Some(2), edges: partial, ..Knobs::default() },
+            Mode::F32,
+            false,
+        ),
+        make("trace", "sm_120", Knobs { tokens: 2, ..Knobs::default() }, Mode::Bf16, true),
+    ]
 }
 
 /// Every kernel with a golden text: the embedded model on each default target, and on one of them in
@@ -82,7 +100,7 @@ pub fn kernels() -> &'static [Kernel] {
     KERNELS.get_or_init(|| {
         let targets = default_targets();
         assert_eq!(targets.len(), 6);
-        let (embedded, odd) = (embedded(), odd());
+        let (embedded, odd) = (Shape::of(&Checkpoint::embedded().unwrap()), odd());
         let hopper = targets.iter().find(|t| t.sm == "sm_90a").unwrap();
         let mut out: Vec<Kernel> =
             targets.iter().map(|t| kernel("default-bf16", &embedded, t, Mode::Bf16)).collect();
@@ -99,4 +117,9 @@ pub fn nvrtc() -> &'static Nvrtc {
         Ok(found) => found.nvrtc,
         Err(error) => panic!("these tests need NVRTC: run `amk toolchain fetch` first ({error})"),
     })
+}
+
+/// Two threads, however many the machine has: a compile takes some hundred megabytes.
+pub fn pool() -> rayon::ThreadPool {
+    rayon::ThreadPoolBuilder::new().num_threads(2).build().unwrap()
 }

@@ -1,0 +1,299 @@
+//! Control flow: order of blocks, loops, paths, and the simulation of automata over all paths.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use super::ptx::{Instr, Kernel, Operand, Reg};
+
+/// Orders and loops of a kernel.
+pub struct Flow {
+    /// Reachable blocks in reverse postorder.
+    pub order: Vec<usize>,
+    /// Natural loops, by header: the blocks of each.
+    loops: Vec<BTreeSet<usize>>,
+    /// Registers whose constants [`Flow::simulate`] follows, and the instructions that write them.
+    followed: BTreeSet<Reg>,
+    follows: Vec<bool>,
+}
+
+impl Flow {
+    pub fn new(kernel: &Kernel) -> Flow {
+        let order = reverse_postorder(kernel);
+        let dominators = dominators(kernel, &order);
+        let dominates = |a: usize, b: usize| {
+            let mut at = b;
+            loop {
+                if at == a {
+                    return true;
+                }
+                match dominators[at] {
+                    Some(up) if up != at => at = up,
+                    _ => return false,
+                }
+            }
+        };
+        let mut loops: BTreeMap<usize, BTreeSet<usize>> = BTreeMap::new();
+        for &tail in &order {
+            for &head in kernel.blocks[tail].succ.iter().filter(|h| dominates(**h, tail)) {
+                let body = loops.entry(head).or_insert_with(|| BTreeSet::from([head]));
+                let mut work = vec![tail];
+                while let Some(block) = work.pop() {
+                    if body.insert(block) {
+                        work.extend(&kernel.blocks[block].pred);
+                    }
+                }
+            }
+        }
+        let followed = followed(kernel);
+        let writes = |i: &Instr| i.writes.iter().any(|r| followed.contains(r));
+        let follows = kernel.instrs.iter().map(writes).collect();
+        Flow { order, loops: loops.into_values().collect(), followed, follows }
+    }
+
+    /// Blocks of the innermost loop around a block.
+    pub fn innermost(&self, block: usize) -> Option<&BTreeSet<usize>> {
+        self.loops.iter().filter(|l| l.contains(&block)).min_by_key(|l| l.len())
+    }
+}
+
+fn reverse_postorder(kernel: &Kernel) -> Vec<usize> {
+    let mut seen = vec![false; kernel.blocks.len()];
+    let mut out = Vec::new();
+    let mut stack = vec![(0usize, 0usize)];
+    if let Some(first) = seen.first_mut() {
+        *first = true;
+    }
+    while let Some((block, next)) = stack.pop() {
+        // Successors in reverse, so that the fall-through path comes before what a branch skips to.
+        match kernel.blocks.get(block).and_then(|b| b.succ.get(next)) {
+            Some(&s) => {
+                stack.push((block, next + 1));
+                if !std::mem::replace(&mut seen[s], true) {
+                    stack.push((s, 0));
+                }
+            }
+            None => out.push(block),
+        }
+    }
+    out.reverse();
+    out
+}
+
+/// Immediate dominators of reachable blocks; the entry's is itself. Cooper, Harvey and Kennedy, "A
+/// Simple, Fast Dominance Algorithm".
+fn dominators(kernel: &Kernel, order: &[usize]) -> Vec<Option<usize>> {
+    let mut rank = vec![usize::MAX; kernel.blocks.len()];
+    for (n, &block) in order.iter().enumerate() {
+        rank[block] = n;
+    }
+    let mut idom: Vec<Option<usize>> = vec![None; kernel.blocks.len()];
+    let Some(&entry) = order.first() else { return idom };
+    idom[entry] = Some(entry);
+    let mut changed = true;
+    while changed {
+        changed = false;
+        for &block in &order[1..] {
+            let mut new: Option<usize> = None;
+            for &p in kernel.blocks[block].pred.iter().filter(|p| rank[**p] != usize::MAX) {
+                if idom[p].is_none() {
+                    continue;
+                }
+                new = Some(match new {
+                    None => p,
+                    Some(mut a) => {
+                        let mut b = p;
+                        while a != b {
+                            while rank[a] > rank[b] {
+                                a = idom[a].unwrap_or(entry);
+                            }
+                            while rank[b] > rank[a] {
+                                b = idom[b].unwrap_or(entry);
+                            }
+                        }
+                        a
+                    }
+                });
+            }
+            if new.is_some() && idom[block] != new {
+                idom[block] = new;
+                changed = true;
+            }
+        }
+    }
+    idom
+}
+
+/// Instructions reachable from just after `from` without passing one that `stops`; those are not
+/// among them.
+pub fn reach(kernel: &Kernel, from: usize, stops: impl Fn(usize) -> bool) -> BTreeSet<usize> {
+    let mut out = BTreeSet::new();
+    let mut entered = vec![false; kernel.blocks.len()];
+    // The rest of the first block, then whole blocks.
+    let mut work = vec![(kernel.block_of[from], from + 1)];
+    while let Some((block, first)) = work.pop() {
+        let end = kernel.blocks[block].end;
+        let stop = (first..end).find(|i| stops(*i));
+        out.extend(first..stop.unwrap_or(end));
+        if stop.is_none() {
+            for &s in &kernel.blocks[block].succ {
+                if !std::mem::replace(&mut entered[s], true) {
+                    work.push((s, kernel.blocks[s].first));
+                }
+            }
+        }
+    }
+    out
+}
+
+/// What an automaton does at an instruction.
+pub enum Step {
+    /// Goes on in this state.
+    To(u8),
+    /// Reports a fault, then goes on in this state.
+    Fault(u8, &'static str),
+}
+
+/// Constants that registers are known to hold on the paths to a point.
+type Known = BTreeMap<Reg, i64>;
+
+impl Flow {
+    /// Runs an automaton along every path from the entry and gives the faults it reports, by instruction.
+    /// Registers that branches compare with constants are followed where they hold constants themselves,
+    /// so that a path which a flag rules out is not walked (per automaton state, as in "ESP: Path-Sensitive
+    /// Program Verification in Polynomial Time", Das, Lerner and Seigle).
+    pub fn simulate(
+        &self,
+        kernel: &Kernel,
+        start: u8,
+        step: impl Fn(u8, usize, &Instr) -> Step,
+    ) -> Vec<(usize, &'static str)> {
+        let mut at_entry: Vec<BTreeMap<u8, Known>> = vec![BTreeMap::new(); kernel.blocks.len()];
+        let mut faults = BTreeMap::new();
+        let mut work = VecDeque::from([(0usize, start)]);
+        if let Some(first) = at_entry.first_mut() {
+            first.insert(start, Known::new());
+        }
+        while let Some((block, state)) = work.pop_front() {
+            let mut known = at_entry[block].get(&state).cloned().unwrap_or_default();
+            let mut states = BTreeSet::from([state]);
+            let b = &kernel.blocks[block];
+            for i in b.first..b.end {
+                let instr = &kernel.instrs[i];
+                let mut next = BTreeSet::new();
+                for &s in &states {
+                    match step(s, i, instr) {
+                        Step::To(to) => next.insert(to),
+                        Step::Fault(to, what) => {
+                            faults.entry(i).or_insert(what);
+                            next.insert(to)
+                        }
+                    };
+                    // A guarded instruction may not run.
+                    if instr.guard.is_some() {
+                        next.insert(s);
+                    }
+                }
+                states = next;
+                if self.follows[i] {
+                    transfer(instr, &self.followed, &mut known);
+                }
+            }
+            let last = &kernel.instrs[b.end - 1];
+            let taken = match last.guard {
+                Some((reg, negated)) => known.get(&reg).map(|v| (*v != 0) != negated),
+                None => None,
+            };
+            for (n, &s) in b.succ.iter().enumerate() {
+                // The taken successor is the first, unless the branch falls through alone.
+                if b.succ.len() == 2 && taken.is_some_and(|t| t != (n == 0)) {
+                    continue;
+                }
+                for &state in &states {
+                    let entry = &mut at_entry[s];
+                    let changed = match entry.get_mut(&state) {
+                        None => {
+                            entry.insert(state, known.clone());
+                            true
+                        }
+                        Some(old) => {
+                            let before = old.len();
+                            old.retain(|reg, value| known.get(reg) == Some(value));
+                            old.len() != before
+                        }
+                    };
+                    if changed {
+                        work.push_back((s, state));
+                    }
+                }
+            }
+        }
+        faults.into_iter().collect()
+    }
+}
+
+/// Registers worth following: those compared with a constant for a branch, and what is copied into
+/// them.
+fn followed(kernel: &Kernel) -> BTreeSet<Reg> {
+    let guards: BTreeSet<Reg> = kernel
+        .instrs
+        .iter()
+        .filter(|i| i.part(0) == "bra")
+        .filter_map(|i| Some(i.guard?.0))
+        .collect();
+    let mut out = BTreeSet::new();
+    for i in &kernel.instrs {
+        if let Some((pred, reg, _, _)) = comparison(i)
+            && guards.contains(&pred)
+        {
+            out.extend([pred, reg]);
+        }
+    }
+    loop {
+        let before = out.len();
+        for i in &kernel.instrs {
+            if let ("mov" | "cvt" | "and", [Operand::Reg(to), Operand::Reg(from), ..]) =
+                (i.part(0), i.operands.as_slice())
+                && out.contains(to)
+            {
+                out.insert(*from);
+            }
+        }
+        if out.len() == before {
+            return out;
+        }
+    }
+}
+
+/// `setp.eq` or `setp.ne` of a register and a constant: predicate, register, constant, equal.
+fn comparison(i: &Instr) -> Option<(Reg, Reg, i64, bool)> {
+    let equal = match (i.part(0), i.part(1)) {
+        ("setp", "eq") => true,
+        ("setp", "ne") => false,
+        _ => return None,
+    };
+    match i.operands.as_slice() {
+        [Operand::Reg(p), Operand::Reg(r), Operand::Imm(v)] => Some((*p, *r, *v, equal)),
+        _ => None,
+    }
+}
+
+fn transfer(instr: &Instr, followed: &BTreeSet<Reg>, known: &mut Known) {
+    for &reg in &instr.writes {
+        if !followed.contains(&reg) {
+            continue;
+        }
+        let value = match (instr.part(0), instr.operands.as_slice()) {
+            _ if instr.guard.is_some() => None,
+            ("mov", [_, Operand::Imm(v)]) => Some(*v),
+            ("mov" | "cvt", [_, Operand::Reg(from)]) => known.get(from).copied(),
+            ("and", [_, Operand::Reg(from), Operand::Imm(mask)]) => {
+                known.get(from).map(|v| v & mask)
+            }
+            _ => comparison(instr)
+                .and_then(|(_, r, v, equal)| Some(i64::from((*known.get(&r)? == v) == equal))),
+        };
+        match value {
+            Some(v) => known.insert(reg, v),
+            None => known.remove(&reg),
+        };
+    }
+}
