@@ -15,7 +15,6 @@
 extern "C" {
 __attribute__((weak)) void* __tsan_get_current_fiber(void);
 __attribute__((weak)) void* __tsan_create_fiber(unsigned flags);
-__attribute__((weak)) void __tsan_destroy_fiber(void* fiber);
 __attribute__((weak)) void __tsan_switch_to_fiber(void* fiber, unsigned flags);
 __attribute__((weak)) void __tsan_acquire(void* at);
 __attribute__((weak)) void __tsan_release(void* at);
@@ -26,8 +25,16 @@ namespace {
 
 // Threads as the sanitizer sees them; a switch alone orders nothing.
 const bool watched = __tsan_create_fiber != nullptr;
-void* identity_new() { return watched ? __tsan_create_fiber(0) : nullptr; }
-void identity_drop(void* fiber) { if (watched) __tsan_destroy_fiber(fiber); }
+// They are dear, so that each is taken again by later launches.
+std::vector<void*> identities;
+void* identity_new() {
+  if (!watched) return nullptr;
+  if (identities.empty()) return __tsan_create_fiber(0);
+  void* const fiber = identities.back();
+  identities.pop_back();
+  return fiber;
+}
+void identity_drop(void* fiber) { if (watched) identities.push_back(fiber); }
 void identity_switch(void* fiber) { if (watched) __tsan_switch_to_fiber(fiber, 1); }
 void order_before(void* word) { if (watched) __tsan_release(word); }
 void order_after(void* word) { if (watched) __tsan_acquire(word); }
@@ -118,7 +125,7 @@ struct Queue {
   char issued[QUEUE_TASKS];
 };
 struct Block {
-  u32 id;
+  u32 id, left;
   u8* memory;
   Barrier named[16];
   std::vector<Barrier> warps;
@@ -161,7 +168,7 @@ struct Machine {
   Fiber* current = nullptr;
   Context home;
   void* home_identity = nullptr;
-  char over = 0;
+  char begun = 0, over = 0;
   u64 switches = 0, changes = 0, seen_changes = 0;
   u32 idle = 0, left = 0;
   // How often threads yield, spinners look again and copies land; chosen by the seed.
@@ -298,10 +305,14 @@ void wake(std::vector<Fiber*>& list) {
 }
 
 void fiber_main() {
+  order_after(&m->begun);
   m->launch.body(m->launch.argument);
   Fiber* const f = m->current;
   f->done = true;
   order_before(&m->over);
+  if (--f->block->left == 0)
+    for (const auto& [block, queue] : m->queues)
+      if (block == f->block) fail("block %u: copies are still under way after its last thread has ended", block->id);
   ++m->switches;
   if (--m->left == 0) {
     identity_switch(m->home_identity);
@@ -485,12 +496,14 @@ void run(const Launch& launch) {
   const u32 rates[4] = {2, 8, 32, 128};
   machine.yield_in = rates[machine.rng.below(4)];
   machine.look_in = 1 << machine.rng.below(10);
-  machine.land_in = 1 << machine.rng.below(10);
+  const u32 landing[4] = {1, 16, 256, 1u << 30};
+  machine.land_in = landing[machine.rng.below(4)];
   machine.near = machine.rng.one_in(2);
   const u64 page = 4096, guarded = (launch.shared_bytes + page - 1) / page * page;
   for (u32 b = 0; b < launch.blocks; ++b) {
     auto block = std::make_unique<Block>();
     block->id = b;
+    block->left = launch.threads;
     block->warps = std::vector<Barrier>(launch.threads / 32);
     block->collectives = std::vector<Collective>(launch.threads / 32);
     for (auto& c : block->collectives) c.waiting.reserve(32);
@@ -520,12 +533,12 @@ void run(const Launch& launch) {
   machine.spinning.reserve(machine.left);
   machine.queues.reserve((u64)launch.blocks * launch.shared_bytes / 8);
   machine.home_identity = watched ? __tsan_get_current_fiber() : nullptr;
+  order_before(&machine.begun);
   Fiber* const first = next();
   machine.current = first;
   identity_switch(first->identity);
   go(machine.home, first->context);
   order_after(&machine.over);
-  if (!machine.queues.empty()) fail("copies are still under way after the last thread has ended");
   for (auto& f : machine.fibers) {
     identity_drop(f->identity);
     munmap(f->stack, STACK_BYTES);

@@ -2,8 +2,11 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::sync::OnceLock;
 
 use amk::codegen::HOST_FILES;
+
+use crate::support::folder;
 
 /// How the host program is compiled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,39 +40,62 @@ fn done(command: &mut Command) -> Output {
     output
 }
 
+fn compiler(folder: &Path) -> Command {
+    let name = std::env::var("CXX").unwrap_or_else(|_| "g++".to_owned());
+    let mut c = Command::new(name);
+    c.current_dir(folder).args(["-std=c++20", "-g1", "-Wall", "-Wno-unknown-pragmas"]);
+    c
+}
+
+/// The scheduler, which is the same for every case, compiled once.
+fn runtime() -> &'static Path {
+    static OBJECT: OnceLock<PathBuf> = OnceLock::new();
+    OBJECT.get_or_init(|| {
+        let folder = folder("runtime");
+        sources(&folder);
+        done(compiler(&folder).args(["-O2", "-c", "runtime.cpp", "-o", "runtime.o"]));
+        folder.join("runtime.o")
+    })
+}
+
+fn sources(folder: &Path) {
+    std::fs::create_dir_all(folder).unwrap();
+    for (name, text) in HOST_FILES {
+        std::fs::write(folder.join(name), text).unwrap();
+    }
+}
+
 impl Host {
     /// Compiles a rendering into `folder`, where a case has been or will be written.
     pub fn new(text: &str, folder: &Path, build: Build) -> Host {
-        std::fs::create_dir_all(folder).unwrap();
-        for (name, text) in HOST_FILES {
-            std::fs::write(folder.join(name), text).unwrap();
-        }
+        sources(folder);
         std::fs::write(folder.join("kernel.cpp"), text).unwrap();
-        let compiler = std::env::var("CXX").unwrap_or_else(|_| "g++".to_owned());
-        let compile = || {
-            let mut c = Command::new(&compiler);
-            c.current_dir(folder).args(["-std=c++20", "-g1", "-Wall", "-Wno-unknown-pragmas"]);
-            c
-        };
         let flags: &[&str] = match build {
             Build::Plain => &["-O1", "-fsanitize=alignment,shift,bounds", "-fno-sanitize-recover"],
             Build::Watched => &["-O1", "-fsanitize=thread"],
         };
-        let mut runtime = compile();
-        runtime.args(["-O2", "-c", "runtime.cpp", "-o", "runtime.o"]);
-        let mut runtime = runtime.spawn().unwrap();
-        done(compile().args(flags).args(["-c", "main.cpp", "-o", "main.o"]));
-        assert!(runtime.wait().unwrap().success());
-        done(compile().args(flags).args(["main.o", "runtime.o", "-o", "host"]));
+        done(compiler(folder).args(flags).args(["-c", "main.cpp", "-o", "main.o"]));
+        let link = ["main.o", "-o", "host"];
+        done(compiler(folder).args(flags).arg(runtime()).args(link));
         Host { program: folder.join("host"), folder: folder.to_owned() }
+    }
+
+    /// The folder of the case.
+    pub fn folder(&self) -> &Path {
+        &self.folder
     }
 
     /// Runs the case in the folder. `mutant` 0 is the text as it is.
     pub fn run(&self, seed: u64, mutant: u32) -> Run {
+        self.run_with(seed, mutant, "exitcode=66 halt_on_error=1")
+    }
+
+    /// The same with other options of the sanitizer.
+    pub fn run_with(&self, seed: u64, mutant: u32, options: &str) -> Run {
         let output = Command::new(&self.program)
             .arg(&self.folder)
             .args([seed.to_string(), mutant.to_string()])
-            .env("TSAN_OPTIONS", "exitcode=66 halt_on_error=1 report_thread_leaks=0")
+            .env("TSAN_OPTIONS", options)
             .output()
             .unwrap();
         let stdout = String::from_utf8_lossy(&output.stdout).into_owned();

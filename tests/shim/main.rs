@@ -5,7 +5,9 @@
 //! the compiler and the result.
 
 mod build;
+mod mutants;
 mod pack;
 mod support;
 mod tiny;
 mod tokens;
+mod watched;

@@ -124,6 +124,10 @@ impl Case {
         for buffer in &program.buffers {
             let Some(offset) = arena.offsets[buffer.id.index()] else { continue };
             let at = offset as usize;
+            // Nobody writes into the room between buffers.
+            let end = offset + codegen::arena::buffer_bytes(buffer);
+            let gap = end.next_multiple_of(256) - end;
+            writeln!(text, "kept {end} {gap}").unwrap();
             match buffer.kind {
                 BufferKind::Constant => {
                     let size = codegen::arena::buffer_bytes(buffer);

@@ -94,7 +94,7 @@ fn check(name: &str, case: &Case, mode: Mode, seeds: std::ops::Range<u64>) {
 fn bulk_packets_f32() {
     let name = "bulk_packets_f32";
     let case = Case::new(tiny(name, Tiny::default()), 3, true, &small(), Mode::F32);
-    check(name, &case, Mode::F32, 0..6);
+    check(name, &case, Mode::F32, 0..3);
 }
 
 #[test]
@@ -102,7 +102,7 @@ fn bulk_packets_bf16() {
     let name = "bulk_packets_bf16";
     let model = tiny(name, Tiny { heads: 4, kv_heads: 2, ..Tiny::default() });
     let case = Case::new(model, 3, true, &small(), Mode::Bf16);
-    check(name, &case, Mode::Bf16, 0..6);
+    check(name, &case, Mode::Bf16, 0..3);
 }
 
 #[test]
@@ -111,7 +111,7 @@ fn async_counters_f32() {
     let knobs = Knobs { edges: counters(), ..small() };
     let case =
         Case::new(tiny(name, Tiny { f32: true, ..Tiny::default() }), 2, false, &knobs, Mode::F32);
-    check(name, &case, Mode::F32, 0..6);
+    check(name, &case, Mode::F32, 0..3);
 }
 
 #[test]
@@ -119,7 +119,7 @@ fn async_split_counters_bf16() {
     let name = "async_split_counters_bf16";
     let knobs = Knobs { edges: counters(), splits: Some(2), ..small() };
     let case = Case::new(tiny(name, Tiny::default()), 3, false, &knobs, Mode::Bf16);
-    check(name, &case, Mode::Bf16, 0..4);
+    check(name, &case, Mode::Bf16, 0..2);
 }
 
 #[test]
@@ -127,7 +127,7 @@ fn bulk_split_packets_f32() {
     let name = "bulk_split_packets_f32";
     let knobs = Knobs { splits: Some(3), q_heads_per_unit: Some(1), ..small() };
     let case = Case::new(tiny(name, Tiny::default()), 4, true, &knobs, Mode::F32);
-    check(name, &case, Mode::F32, 0..4);
+    check(name, &case, Mode::F32, 0..2);
 }
 
 #[test]
@@ -136,7 +136,40 @@ fn two_slots_one_block_chunks() {
     let knobs = Knobs { ring_slots: Some(2), slot_bytes: Some(512), ..small() };
     let model = Tiny { hidden: 80, inner: 72, ..Tiny::default() };
     let case = Case::new(tiny(name, model), 2, true, &knobs, Mode::F32);
-    check(name, &case, Mode::F32, 0..4);
+    check(name, &case, Mode::F32, 0..2);
+}
+
+/// Head widths for every kind of load of the cache, and groups of more heads than one pass takes.
+#[test]
+fn heads_of_many_widths() {
+    let two = Tiny { heads: 2, kv_heads: 1, layers: 1, ..Tiny::default() };
+    for (head_dim, heads, mode) in [
+        (10, 2, Mode::Bf16),
+        (12, 3, Mode::Bf16),
+        (18, 2, Mode::F32),
+        (64, 2, Mode::F32),
+        (128, 4, Mode::Bf16),
+        (256, 2, Mode::F32),
+    ] {
+        let name = format!("head_{head_dim}");
+        let model = tiny(&name, Tiny { head_dim, heads, ..two });
+        let case = Case::new(model, 2, true, &Knobs { slot_bytes: Some(4096), ..small() }, mode);
+        check(&name, &case, mode, 0..1);
+    }
+}
+
+/// Widths that are no multiple of anything.
+#[test]
+fn odd_inner_width() {
+    for (name, edges, mode) in [
+        ("inner_49_packets", Edges::default(), Mode::Bf16),
+        ("inner_49_counters", counters(), Mode::Bf16),
+        ("inner_49_f32", Edges::default(), Mode::F32),
+    ] {
+        let model = tiny(name, Tiny { inner: 49, hidden: 38, layers: 1, ..Tiny::default() });
+        let case = Case::new(model, 3, false, &Knobs { edges, ..small() }, mode);
+        check(name, &case, mode, 0..1);
+    }
 }
 
 #[test]
@@ -144,7 +177,7 @@ fn odd_sizes() {
     let name = "odd_sizes";
     let knobs = Knobs { slot_bytes: Some(4096), ..small() };
     let case = Case::new(checkpoint("llama-odd-f32"), 3, false, &knobs, Mode::F32);
-    check(name, &case, Mode::F32, 0..2);
+    check(name, &case, Mode::F32, 0..1);
 }
 
 #[test]
@@ -152,7 +185,7 @@ fn f16_weights() {
     let name = "f16_weights";
     let knobs = Knobs { consumer_warps: 3, slot_bytes: Some(8192), ..small() };
     let case = Case::new(checkpoint("llama-rope-linear-f16"), 2, true, &knobs, Mode::F32);
-    check(name, &case, Mode::F32, 0..2);
+    check(name, &case, Mode::F32, 0..1);
 }
 
 #[test]
@@ -161,4 +194,65 @@ fn default_knobs_gqa_bf16() {
     let knobs = Knobs { capacity: Some(64), ..Knobs::default() };
     let case = Case::new(checkpoint("llama-gqa-bf16"), 2, true, &knobs, Mode::Bf16);
     check(name, &case, Mode::Bf16, 0..1);
+}
+
+/// Several positions per step, and the logits of the last of each.
+fn check_prefill(name: &str, tokens: u32, bulk: bool, edges: Edges, splits: u32, mode: Mode) {
+    let knobs = Knobs { tokens, edges, splits: Some(splits), ..small() };
+    let case = Case::new(tiny(name, Tiny::default()), 2, bulk, &knobs, mode);
+    let folder = folder(name);
+    let host = Host::new(&case.render().text, &folder, Build::Plain);
+    let steps = 3;
+    let prompt = case.prompt((tokens * steps) as usize);
+    let launches: Vec<Launch> = (0..u64::from(steps))
+        .map(|i| Launch {
+            pos0: i * u64::from(tokens),
+            steps: 1,
+            epoch_base: i,
+            ..Launch::default()
+        })
+        .collect();
+    case.write(&folder, &prompt, &launches);
+    for seed in 0..2 {
+        let run = host.run(seed, 0);
+        assert_eq!(run.code, Some(0), "{name} seed {seed}: {}{}", run.stdout, run.stderr);
+        for launch in 0..steps as usize {
+            let end = (launch + 1) * tokens as usize;
+            let (_, logits) = case.expected(&prompt[..end], 1);
+            let got = host.logits(launch);
+            let spread = logits[0].iter().fold(0f32, |m, v| m.max(v.abs()));
+            let far = got.iter().zip(&logits[0]).map(|(a, b)| (a - b).abs()).fold(0f32, f32::max);
+            let limit = if mode == Mode::F32 { 2e-5 } else { 0.05 } * spread;
+            assert!(far < limit, "{name} seed {seed} launch {launch}: off by {far} of {spread}");
+        }
+    }
+}
+
+#[test]
+fn prefill_three_terms_on_both_halves_of_the_tile() {
+    check_prefill("prefill_4_f32", 4, true, Edges::default(), 1, Mode::F32);
+    check_prefill("prefill_5_f32", 5, false, counters(), 2, Mode::F32);
+}
+
+#[test]
+fn prefill_twelve_tokens() {
+    check_prefill("prefill_12_bf16", 12, true, Edges::default(), 2, Mode::Bf16);
+}
+
+#[test]
+fn not_a_number_ends_the_launch_with_a_report() {
+    let name = "not_a_number";
+    let case = Case::new(tiny(name, Tiny::default()), 2, true, &small(), Mode::Bf16);
+    let folder = folder(name);
+    let host = Host::new(&case.render().text, &folder, Build::Plain);
+    case.write(&folder, &case.prompt(2), &[Launch { steps: 4, ..Launch::default() }]);
+    // The last packed block of the head: 0xffff is a NaN.
+    let mut weights = std::fs::read(folder.join("weights.bin")).unwrap();
+    let end = weights.len();
+    weights[end - 512..].fill(0xff);
+    std::fs::write(folder.join("weights.bin"), weights).unwrap();
+    let run = host.run(0, 0);
+    assert_eq!(run.code, Some(1), "{}{}", run.stdout, run.stderr);
+    assert!(run.stdout.contains("given up 2:"), "{}", run.stdout);
+    assert_eq!(run.tokens[0].len(), 1, "{}", run.stdout);
 }
