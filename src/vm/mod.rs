@@ -33,7 +33,7 @@ mod plan;
 mod recipe;
 mod refute;
 mod ring;
-mod rng;
+pub(crate) mod rng;
 mod schedule;
 
 use std::sync::Arc;
@@ -45,7 +45,7 @@ pub use fault::{Agent, Blocked, BlockedOn, FaultKind, Place, Site, VmFault};
 pub use memory::Values;
 pub use model::{Generated, VmError, VmModel};
 pub use recipe::RecipeData;
-pub use refute::{Refutation, refute};
+pub use refute::{Effort, Refutation, refute, refute_with};
 pub use schedule::Policy;
 
 use agents::{Launch, Machine};

@@ -201,12 +201,8 @@ impl<'a> Machine<'a> {
         for (n, &(lo, hi)) in list.iter().enumerate().skip(interval) {
             let lo = if n == interval { lo.max(at) } else { lo };
             let found = self.memory.shadows[read.buffer].packets((lo, hi), epoch, tags);
-            if let Packets::Missing { at, carries } = found {
+            if let Packets::Missing { at, .. } = found {
                 self.consumers[sm].stage = Stage::Packet { access, interval: n, at };
-                if let Some(newer) = carries.filter(|&e| e > epoch) {
-                    let by = self.record(sm, unit.by, step, Some(epoch));
-                    self.missed(read.buffer, (at, hi), by, newer);
-                }
                 self.memory.waiting[read.buffer].entry(at).or_default().push(sm as u32);
                 return Some(false);
             }

@@ -139,8 +139,34 @@ impl Machine<'_> {
         }
     }
 
+    /// Readers that are stuck at a word with a newer epoch than theirs. Before that nothing is certain: the
+    /// writer of a later phase may come first.
+    fn missed_epochs(&mut self) {
+        for sm in 0..self.plan.sms.len() {
+            let c = &self.consumers[sm];
+            let Stage::Packet { access, at, .. } = c.stage else { continue };
+            let id = if c.leading { None } else { self.instruction(sm) };
+            let unit = match id {
+                Some(id) => &self.plan.instructions[id.index()],
+                None => &self.plan.boundary,
+            };
+            let Some(read) = unit.reads.get(access) else { continue };
+            let (epoch, step, buffer) = (self.epoch(c.step, read.phase), c.step, read.buffer);
+            let tags = self.plan.program.epochs.tags;
+            let word = (at, at + 1);
+            if let Packets::Missing { carries: Some(newer), .. } =
+                self.memory.shadows[buffer].packets(word, epoch, tags)
+                && newer > epoch
+            {
+                let by = self.record(sm, id, step, Some(epoch));
+                self.missed(buffer, word, by, newer);
+            }
+        }
+    }
+
     /// Nobody moves any more: everybody is done, or they are stuck.
     pub(super) fn check_end(&mut self) {
+        self.missed_epochs();
         let mut blocked = Vec::new();
         for sm in 0..self.plan.sms.len() {
             let Some(on) = self.consumer_waits_for(sm) else { continue };
