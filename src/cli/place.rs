@@ -12,11 +12,17 @@ const LONGEST_LINE: usize = 400;
 /// Lines shown before and after the place.
 const CONTEXT: usize = 1;
 
-/// A text with its line starts.
+/// Lines from one remembered line start to the next: a file may be nothing but line ends, and takes no
+/// memory to speak of beside itself.
+const STRIDE: usize = 1024;
+
+/// A text with the starts of some of its lines.
 pub struct SourceText<'a> {
     name: String,
     text: &'a str,
+    /// Start of every [`STRIDE`]-th line.
     starts: Vec<usize>,
+    lines: usize,
 }
 
 /// What is wrong, and where.
@@ -70,17 +76,34 @@ impl SourceCode for Excerpt {
 
 impl<'a> SourceText<'a> {
     pub fn new(name: impl Into<String>, text: &'a str) -> Self {
-        let mut starts = vec![0];
-        starts.extend(text.bytes().enumerate().filter(|(_, b)| *b == b'\n').map(|(i, _)| i + 1));
-        Self { name: name.into(), text, starts }
+        let (mut starts, mut lines) = (vec![0], 1);
+        for (i, _) in text.bytes().enumerate().filter(|(_, b)| *b == b'\n') {
+            if lines % STRIDE == 0 {
+                starts.push(i + 1);
+            }
+            lines += 1;
+        }
+        Self { name: name.into(), text, starts, lines }
+    }
+
+    /// Where a 0-based line starts; the end of the text for lines that are not there.
+    fn start(&self, line: usize) -> usize {
+        let Some(&from) = self.starts.get(line / STRIDE).filter(|_| line < self.lines) else {
+            return self.text.len();
+        };
+        let ends = self.text.as_bytes()[from..].iter().enumerate().filter(|(_, b)| **b == b'\n');
+        match line % STRIDE {
+            0 => from,
+            n => ends.map(|(i, _)| from + i + 1).nth(n - 1).unwrap_or(self.text.len()),
+        }
     }
 
     /// The message with the place, for a terminal. Lines that no terminal should be given (huge ones,
     /// ones with control characters) are named and not shown.
     pub fn render(&self, mark: &Mark<'_>, color: bool) -> String {
-        let line = (mark.line.max(1) as usize - 1).min(self.starts.len() - 1);
+        let line = (mark.line.max(1) as usize - 1).min(self.lines - 1);
         let first = line.saturating_sub(CONTEXT);
-        let last = (line + CONTEXT).min(self.starts.len() - 1);
+        let last = (line + CONTEXT).min(self.lines - 1);
         let message = printable(mark.message);
         let help = mark.help.as_deref().map(printable);
         if !(first..=last).all(|l| is_showable(self.line(l))) {
@@ -95,8 +118,7 @@ impl<'a> SourceText<'a> {
         if let Some(help) = &help {
             diagnostic = diagnostic.with_help(help.as_str());
         }
-        let from = self.starts[first];
-        let to = self.starts.get(last + 1).copied().unwrap_or(self.text.len());
+        let (from, to) = (self.start(first), self.start(last + 1));
         let excerpt = Excerpt {
             name: printable(&self.name),
             text: self.text[from..to].to_owned(),
@@ -127,13 +149,13 @@ impl<'a> SourceText<'a> {
     }
 
     fn line(&self, line: usize) -> &'a str {
-        let end = self.starts.get(line + 1).map_or(self.text.len(), |e| e - 1);
-        self.text[self.starts[line]..end].trim_end_matches('\r')
+        let next = self.start(line + 1);
+        self.text[self.start(line)..next].trim_end_matches(['\n', '\r'])
     }
 
     /// Bytes to mark: from the column to the end of the word there, or the line without its indent.
     fn span(&self, line: usize, column: Option<u32>) -> (usize, usize) {
-        let (start, text) = (self.starts[line], self.line(line));
+        let (start, text) = (self.start(line), self.line(line));
         let Some(column) = column else {
             let indent = text.len() - text.trim_start().len();
             return (start + indent, start + text.trim_end().len().max(indent));
@@ -183,6 +205,16 @@ mod tests {
                     assert!(show(text, line, column).contains("it is wrong"));
                 }
             }
+        }
+    }
+
+    #[test]
+    fn every_line_of_a_long_file_is_found() {
+        let text: String = (1..=5000).map(|n| format!("line {n}\n")).collect();
+        for line in [1, 2, 1023, 1024, 1025, 1026, 2048, 3001, 4096, 5000] {
+            let out = show(&text, line, Some(6));
+            assert!(out.contains(&format!("{line} │ line {line}\n")), "{out}");
+            assert!(out.contains(&format!("a.sched:{line}:6")), "{out}");
         }
     }
 

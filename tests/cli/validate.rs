@@ -226,6 +226,29 @@ fn memory_is_bounded_by_the_file() {
     assert!(err.contains("more than"), "{err}");
 }
 
+/// A gigabyte of nothing, most of it line ends, ends in a sentence and takes little more memory than itself.
+#[test]
+fn a_gigabyte_of_blanks_is_refused_in_bounded_memory() {
+    let mut child = std::process::Command::new("sh")
+        .arg("-c")
+        .arg("ulimit -v 3000000; exec \"$0\" validate -")
+        .arg(env!("CARGO_BIN_EXE_amk"))
+        .stdin(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let blanks = [vec![b'\n'; 700_000], vec![b' '; 300_000]].concat();
+    let mut input = child.stdin.take().unwrap();
+    for _ in 0..1000 {
+        input.write_all(&blanks).unwrap();
+    }
+    drop(input);
+    let output = child.wait_with_output().unwrap();
+    let err = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{err}");
+    assert!(err.contains("the end of the file") && err.len() < 3000, "{err}");
+}
+
 #[test]
 fn what_cannot_be_read_is_named() {
     run(&["validate", "no-such.sched"]).exits(2).says(&["no-such.sched"]);
