@@ -1,11 +1,15 @@
-//! Processor time and memory of `check` on whole decode programs: `cargo bench -p amk-validator`.
+//! Processor time and memory of `check` on whole decode programs: `cargo bench -p amk-validator`, on one core.
+//! With `-- --out FILE` the figures are written as JSON too. What is asked of them is asserted at the end.
 
 #[path = "../tests/common/mod.rs"]
 mod common;
 #[path = "../tests/common/llama.rs"]
 mod llama;
 
+use std::path::Path;
+
 use llama::{Handover, Shape, llama};
+use serde_json::json;
 
 /// Largest resident set so far, MiB, where the system says.
 fn peak_mib() -> Option<u64> {
@@ -23,19 +27,7 @@ fn cpu_seconds() -> f64 {
 fn main() {
     let shape = Shape::LLAMA_8B;
     let cases = [
-        (
-            "135m",
-            Shape {
-                layers: 30,
-                hidden: 576,
-                heads: 9,
-                kv_heads: 3,
-                head_dim: 64,
-                inner: 1536,
-                vocab: 49_152,
-                ..shape
-            },
-        ),
+        ("135m", shape_135m()),
         ("8b, 8 layers", Shape { layers: 8, ..shape }),
         ("8b", shape),
         ("8b, 80 layers", Shape { layers: 80, ..shape }),
@@ -54,7 +46,10 @@ fn main() {
             },
         ),
     ];
-    let only = std::env::args().skip(1).find(|a| !a.starts_with('-'));
+    let args: Vec<String> = std::env::args().skip(1).filter(|a| a != "--bench").collect();
+    let out = args.iter().position(|a| a == "--out").and_then(|i| args.get(i + 1)).cloned();
+    let only = args.first().filter(|a| !a.starts_with('-')).cloned();
+    let mut rows = Vec::new();
     for (name, shape) in cases {
         if only.as_ref().is_some_and(|o| !name.contains(o.as_str())) {
             continue;
@@ -78,11 +73,78 @@ fn main() {
         let verdict = amk_validator::checker::check(&program, &common::target(), &certificate);
         let checking = cpu_seconds() - start;
         assert!(verdict.is_ok(), "{name}: {verdict:?}");
+        let instructions = program.instructions.len();
+        rows.push(json!({
+            "program": name,
+            "instructions": instructions,
+            "check_seconds": best,
+            "hash_seconds": hashing,
+            "certificate_seconds": certifying,
+            "checker_seconds": checking,
+            "peak_mib": checked_peak,
+        }));
         println!(
             "{name}: {} instructions, check {best:.3} s and at most {checked_peak:?} MiB, hash {hashing:.3} s \
              ({:02x}..), certificate {certifying:.3} s, checker {checking:.3} s",
             program.instructions.len(),
             hash[0],
         );
+    }
+    if only.is_some() {
+        return;
+    }
+    let mutants = mutants();
+    println!("mutants of a 135m program: {mutants:.1} a second");
+    let row = |name: &str| rows.iter().find(|r| r["program"] == name).expect("a row");
+    let number = |name: &str, key: &str| row(name)[key].as_f64().unwrap_or(f64::INFINITY);
+    let per_instruction = |name: &str| number(name, "check_seconds") / number(name, "instructions");
+    let growth = per_instruction("8b, 80 layers") / per_instruction("8b, 8 layers");
+    println!("time per instruction, 80 layers against 8: {growth:.2}");
+    if let Some(out) = out {
+        let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+        let document = json!({
+            "programs": rows,
+            "growth_8_to_80_layers_against_linear": growth,
+            "mutants_of_135m_per_second": mutants,
+            "load_average": load.split_whitespace().next(),
+        });
+        let text = serde_json::to_string_pretty(&document).expect("plain numbers");
+        // Benches run in the folder of their package.
+        std::fs::write(Path::new("..").join(out), text + "\n").expect("the file can be written");
+    }
+    assert!(number("8b", "check_seconds") <= 1.5 && number("8b", "peak_mib") <= 1024.0);
+    assert!(number("135m", "check_seconds") <= 0.25);
+    assert!(growth <= 1.3, "{growth}");
+}
+
+/// Mutants judged per second of processor time: two queue entries of a SmolLM2-135M program swapped.
+fn mutants() -> f64 {
+    let base = llama(shape_135m());
+    let mut seconds = 0.0;
+    let n = 40;
+    for i in 0..n {
+        let mut mutant = base.clone();
+        let sms = mutant.sms.len();
+        let queue = &mut mutant.sms[i * 7 % sms].queue;
+        let at = i * 31 % (queue.len() - 2);
+        queue.swap(at, at + 1);
+        let start = cpu_seconds();
+        std::hint::black_box(amk_validator::check(&mutant, &common::target()));
+        seconds += cpu_seconds() - start;
+    }
+    n as f64 / seconds
+}
+
+/// SmolLM2-135M.
+fn shape_135m() -> Shape {
+    Shape {
+        layers: 30,
+        hidden: 576,
+        heads: 9,
+        kv_heads: 3,
+        head_dim: 64,
+        inner: 1536,
+        vocab: 49_152,
+        ..Shape::LLAMA_8B
     }
 }
