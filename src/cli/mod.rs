@@ -10,7 +10,9 @@ mod completions;
 mod doctor;
 mod failure;
 mod files;
+mod fuzz;
 mod generate;
+mod import;
 mod inspect;
 mod model;
 mod place;
@@ -69,6 +71,8 @@ enum Command {
     Verify(verify::VerifyArgs),
     Validate(validate::ValidateArgs),
     Check(check::CheckArgs),
+    Fuzz(fuzz::FuzzArgs),
+    Import(import::ImportArgs),
     Inspect(inspect::InspectArgs),
     Doctor(doctor::DoctorArgs),
     Toolchain(toolchain::ToolchainArgs),
@@ -119,6 +123,8 @@ fn dispatch(command: Command, out: &Output) -> Outcome {
         Command::Verify(args) => verify::run(&args, out),
         Command::Validate(args) => validate::run(&args, out),
         Command::Check(args) => check::run(&args, out),
+        Command::Fuzz(args) => fuzz::run(&args, out),
+        Command::Import(args) => import::run(&args, out),
         Command::Inspect(args) => inspect::run(&args, out),
         Command::Doctor(args) => doctor::run(args, out),
         Command::Toolchain(args) => toolchain::run(args, out),
