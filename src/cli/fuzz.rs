@@ -151,10 +151,13 @@ fn show(r: &Report, out: &Output) {
     if r.count < r.asked {
         out.line(format!("time ran out after {} of {} programs", r.count, r.asked));
     }
+    let cpu = r
+        .cpu_seconds
+        .map_or_else(String::new, |s| format!(" ({} of processor time)", output::seconds(s)));
     let verdict =
         if r.ok { out.paint(Tone::Good, "agreed") } else { out.paint(Tone::Bad, "disagreed") };
     out.line(format!(
-        "{verdict}: {} programs ({} of at least 500 instructions, {} of at least 20000) in {}, {:.0} a second; \
+        "{verdict}: {} programs ({} of at least 500 instructions, {} of at least 20000) in {}{cpu}, {:.0} a second; \
          {} false accepts, {} false rejects; accepted mutants: {}, each not refuted in {}, {} or {} executions by size",
         r.count,
         r.at_least_500_instructions,

@@ -97,7 +97,9 @@ pub fn lowering(
     parts: &[Target],
 ) -> Option<(Program, Target)> {
     for _ in 0..40 {
-        let pick_known = !models.known.is_empty() && (!models.random || rng.chance(1, 4));
+        // A step of a large model takes the VM seconds: its streams are long.
+        let often = if want.least >= 20_000 { 10 } else { 4 };
+        let pick_known = !models.known.is_empty() && (!models.random || rng.chance(1, often));
         let mut target = parts[rng.below(parts.len())].clone();
         let shape = if pick_known {
             models.known[rng.below(models.known.len())].clone()

@@ -22,6 +22,8 @@ pub struct Report {
     pub commit: Option<String>,
     pub threads: usize,
     pub seconds: f64,
+    /// Processor time of all threads; other work on the machine does not count.
+    pub cpu_seconds: Option<f64>,
     pub schedules_per_second: f64,
     pub instructions_per_second: f64,
     /// Accepted, and called unsafe by the oracle.
@@ -102,6 +104,7 @@ impl Report {
         tally: &Tally,
         options: &super::Options,
         seconds: f64,
+        cpu_seconds: Option<f64>,
         disagreements: Vec<DisagreementReport>,
     ) -> Report {
         let mutators: Vec<MutatorReport> = mutators::all()
@@ -138,6 +141,7 @@ impl Report {
             commit: options.commit.clone(),
             threads: options.threads,
             seconds,
+            cpu_seconds,
             schedules_per_second: tally.programs as f64 / seconds.max(1e-9),
             instructions_per_second: tally.instructions as f64 / seconds.max(1e-9),
             false_accepts: tally.false_accepts,
