@@ -36,7 +36,8 @@
 //! - performs its signals.
 //!
 //! A kernel may overlap these within an instruction (read a packet late, write a finished tile early)
-//! as long as the waits come before the accesses they guard and the signals after all of them.
+//! as long as the waits come before the accesses they guard, the signals after all of them, and a packet word
+//! that the instruction both reads and writes is read first.
 //! Hazards in shared memory inside one instruction belong to the op's own tests.
 //!
 //! **2. The ring.** Chunks of an SM's stream are numbered through all steps: `u = t * n + i` for chunk
@@ -51,13 +52,18 @@
 //! **4. Counters** are monotone, start at 0 and gain `per_step` in every step. At step `t` a wait with
 //! threshold `T` waits for `t * per_step + T`. Signal `s` precedes wait `(c, T)` if the signals of `c` in
 //! this step that can occur before that wait without `s` sum to less than `T`: those of earlier steps are
-//! in the base. Signals are release-adds, waits acquire.
+//! in the base. Signals are release-adds, waits acquire. A signal takes effect some time after its instruction:
+//! after the earlier signals of its agent and before the boundary, but packets that the agent writes later may be
+//! seen before.
 //!
 //! **5. Packets.** A word has one writer per step and phase. The tag stored is
 //! `1 + (base + t * per_step + phase) mod tags` ([`Epochs`]); `base` is the number of epochs used by
 //! all earlier launches, aborted ones included. A reader waits for exactly that tag, so a word may be
 //! rewritten only happens-after every reader of the epoch it holds: a reader that missed it waits for ever.
-//! A packet access delivers its own word and orders nothing else.
+//! A packet access delivers its own word and orders nothing else. Of two writes of a word in one step the earlier
+//! happens before the later, or was read by an access that happens before the later or belongs to the instruction
+//! that makes it: then the coherence of the word keeps them in order, and they are no race. The writes of one
+//! instruction have no order.
 //!
 //! **6. The boundary.** Every queue ends with one `boundary` instruction, also on an SM with no work.
 //! Arrivals are a chain of release read-modify-writes; the last arriver acquires the chain, makes the

@@ -15,7 +15,8 @@
 //! all signals up to the one that reached its threshold, though another execution may reach it with
 //! others. Where every signal of the step is needed (the usual threshold) that is exact; otherwise a
 //! race shows only in the seeds that reach the threshold without the signal in question. An
-//! interleaving that no seed takes can hide a deadlock that depends on order. So: several seeds and
+//! interleaving that no seed takes can hide a deadlock that depends on order. A signal takes effect with its
+//! instruction, never after a packet written later, as the semantics allow. So: several seeds and
 //! policies. There are no false alarms: what is reported is unordered by definition.
 //!
 //! `plan.rs` prepares a program, `agents/` runs a launch, `ring.rs` is the chunk ring, `op/` the maths,

@@ -51,9 +51,10 @@
 //! - Anything about opaque ops beyond their declared accesses.
 //! - Acceptance of every safe program. Rejected although safe are:
 //!   - order that several counters impose only together (a wait that either of two signals may satisfy,
-//!     each of them after the access in question);
+//!     each of them after the access in question), or that signals have only because packets lie between them;
 //!   - cache rows that only the ring makes visible to the producer, and writes of past rows;
-//!   - packet words rewritten in a later phase, unread and unordered; or in two phases by one instruction;
+//!   - packet readers whom only another access of the word, to a later epoch and before them, keeps from an
+//!     old word with the same tag;
 //!   - `boundary` instructions with waits or signals, and `plain` boundaries with accesses;
 //!   - regions that are empty but lie outside; symbolic bounds that may cut a packet word; accesses that meet
 //!     only at positions where another bound keeps them apart; bounds that cross at more places than are

@@ -37,13 +37,6 @@ pub(crate) struct Class<'p> {
     rects: u32,
 }
 
-impl Class<'_> {
-    /// Is the region the same at every position?
-    pub fn constant(&self) -> bool {
-        self.region.get().0.iter().all(|s| !s.lo.is_symbolic() && !s.hi.is_symbolic())
-    }
-}
-
 /// A region of the program, or the past rows of a cache, which are there when a step starts.
 pub(crate) enum RegionRef<'p> {
     Of(&'p Region),

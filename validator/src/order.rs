@@ -7,12 +7,10 @@
 //! *guard*; a level can occur once the levels before it, without `s` and what follows it, reach its guard. By
 //! induction over time the counter stays below the first guard that is not reached, so `s` precedes every
 //! wait for more. What must come before is first taken from the queues alone; where that leaves faults, from
-//! the order just found, with packet words counted as well, since a reader runs after its writers
-//! even though nothing else is ordered by them.
+//! the order just found. Packets say nothing here either: a signal may take effect after a packet that its SM
+//! has written later is read.
 
 use std::collections::HashMap;
-
-use amk_schedule_ir::BufferSync;
 
 use crate::deadlock::Execution;
 use crate::model::{Model, NONE};
@@ -203,23 +201,11 @@ pub(crate) fn last_before(list: &[Signalled], threshold: u64) -> Option<&Signall
 }
 
 impl Order {
-    /// Clocks of the nodes of an execution. With `packets`, words that a node waits for count as order
-    /// too: that is the order in which instructions must run, not happens-before.
-    pub fn new(m: &Model, run: &Execution, signals: &Signals, packets: bool) -> Order {
-        let mut writers: HashMap<u32, Vec<u32>> = HashMap::new();
-        if packets {
-            for node in 0..m.boundary() {
-                for acc in m.accesses(node).iter().filter(|a| a.write) {
-                    if m.sync(acc.class) == Some(BufferSync::Packet) {
-                        writers.entry(acc.class).or_default().push(node);
-                    }
-                }
-            }
-        }
-        let sources = writers.values().flatten().filter_map(|&n| m.sm.get(n as usize));
+    /// Clocks of the nodes of an execution.
+    pub fn new(m: &Model, run: &Execution, signals: &Signals) -> Order {
         let mut column = vec![NONE; m.program.sms.len()];
         let mut columns = 0;
-        for sm in signals.iter().flatten().map(|(sm, _)| sm).chain(sources) {
+        for sm in signals.iter().flatten().map(|(sm, _)| sm) {
             if let Some(c) = column.get_mut(*sm as usize).filter(|c| **c == NONE) {
                 *c = columns;
                 columns += 1;
@@ -234,13 +220,9 @@ impl Order {
             sm: m.sm.clone(),
             pos: m.pos.clone(),
         };
-        // What comes before the counter waits of a node are over. A packet may be written before the
-        // packets that its instruction reads are there, so this is all that its readers know of.
-        let mut entered = vec![0u32; m.boundary() as usize];
-        // Clock of each SM's last instruction, of each (counter, threshold) and class waited for.
+        // Clock of each SM's last instruction and of each (counter, threshold) waited for.
         let mut current = vec![0u32; m.program.sms.len()];
         let mut joined: HashMap<(u32, u64), u32> = HashMap::new();
-        let mut delivered: HashMap<u32, u32> = HashMap::new();
         for &node in &run.order {
             let Some(x) = m.program.instructions.get(node as usize) else { continue };
             let Some(&sm) = m.sm.get(node as usize) else { continue };
@@ -256,37 +238,6 @@ impl Order {
                             last.map(|s| (s.node, o.clock_of(s.node))).collect();
                         let c = o.join_all(&nodes);
                         joined.insert(key, c);
-                        c
-                    }
-                };
-                mine = o.join(mine, wait);
-            }
-            if let Some(e) = entered.get_mut(node as usize) {
-                *e = mine;
-            }
-            for acc in m.accesses(node) {
-                if !packets || acc.write || m.sync(acc.class) != Some(BufferSync::Packet) {
-                    continue;
-                }
-                let wait = match delivered.get(&acc.class) {
-                    Some(&c) => c,
-                    None => {
-                        let phase = m.class(acc.class).map(|c| c.phase);
-                        // Where regions follow the position the reader may not have to wait.
-                        let constant = |c: u32| m.class(c).is_some_and(|c| c.constant());
-                        let same = |o: &&u32| {
-                            m.class(**o).map(|c| c.phase) == phase
-                                && constant(**o)
-                                && constant(acc.class)
-                        };
-                        let from = m.overlaps(acc.class).iter().filter(same);
-                        let nodes: Vec<(u32, u32)> = from
-                            .filter_map(|c| writers.get(c))
-                            .flatten()
-                            .map(|&w| (w, entered.get(w as usize).copied().unwrap_or(0)))
-                            .collect();
-                        let c = o.join_all(&nodes);
-                        delivered.insert(acc.class, c);
                         c
                     }
                 };
@@ -385,26 +336,24 @@ impl Order {
 }
 
 /// Happens-before of an execution. The bounds of the counters are first taken from the queues alone; while
-/// `good` is not content, from what is known to run first, until nothing new comes of it.
+/// `good` is not content, from the order just found, until nothing new comes of it.
 pub(crate) fn happens_before(
     m: &Model,
     run: &Execution,
     mut good: impl FnMut(&Order) -> bool,
 ) -> (Order, Signals) {
     let mut bounds = signals(m, None);
-    let mut order = Order::new(m, run, &bounds, false);
-    let mut must: Option<Order> = None;
+    let mut order = Order::new(m, run, &bounds);
     for round in 0.. {
         if good(&order) || m.program.counters.is_empty() || round == MAX_ROUNDS {
             break;
         }
-        let next = Order::new(m, run, &bounds, true);
-        if must.as_ref().is_some_and(|old| old.same(&next)) {
+        bounds = signals(m, Some(&order));
+        let next = Order::new(m, run, &bounds);
+        if next.same(&order) {
             break;
         }
-        bounds = signals(m, Some(&next));
-        order = Order::new(m, run, &bounds, false);
-        must = Some(next);
+        order = next;
     }
     (order, bounds)
 }

@@ -7,7 +7,8 @@
 //! - a write must come happens-after every read, made so far, of another phase of its words;
 //! - a read must find its words not yet rewritten by another phase;
 //! - of two writes of a word, the earlier must happen before the later, or have been delivered: read by
-//!   somebody who happens before the later, or by the later one itself.
+//!   somebody who happens before the later, or by the later one itself. Then the coherence of the word keeps them
+//!   in order (semantics 5).
 
 use std::collections::{HashMap, HashSet};
 

@@ -247,6 +247,18 @@ impl Shadow {
             self.merge(actor.by.step);
         }
         let packet = actor.by.epoch.is_some();
+        // Where this agent, or whoever happens before, has read an epoch of the words: the write that
+        // stored it precedes this one by the coherence of the word.
+        let mut delivered: Vec<Read> = match packet {
+            true => self
+                .reads
+                .iter()
+                .filter(|r| r.lo < hi && lo < r.hi && actor.follows(&r.by))
+                .copied()
+                .collect(),
+            false => Vec::new(),
+        };
+        delivered.sort_unstable_by_key(|r| r.lo);
         self.reads.retain(|r| {
             if r.lo >= hi || r.hi <= lo {
                 return true;
@@ -271,7 +283,9 @@ impl Shadow {
                     report(Trouble::Foreign);
                 } else if packet && s.last.epoch == actor.by.epoch {
                     report(Trouble::Again);
-                } else if !actor.follows(&s.last) {
+                } else if !actor.follows(&s.last)
+                    && !covers(&delivered, s.last.epoch, (s.lo, self.end(i)))
+                {
                     report(Trouble::RaceWithWrite);
                 } else if self.kind == BufferKind::Output && s.last.step == actor.by.step {
                     report(Trouble::Again);
@@ -309,6 +323,17 @@ impl Shadow {
         self.segments.dedup_by(|b, a| a.last == b.last);
         self.merge_at = 2 * self.segments.len() + 256;
     }
+}
+
+/// Do the reads of this epoch, sorted by where they start, cover the interval?
+fn covers(reads: &[Read], epoch: Option<u64>, (lo, hi): Interval) -> bool {
+    let mut at = lo;
+    for r in reads.iter().filter(|r| r.by.epoch == epoch && epoch.is_some()) {
+        if r.lo <= at {
+            at = at.max(r.hi);
+        }
+    }
+    at >= hi
 }
 
 fn foreign(last: &Record, actor: &Actor<'_>, sm_of: &[usize]) -> bool {
@@ -379,6 +404,22 @@ mod tests {
         let later = Actor { by: by(1, 1, Some(6)), clock: &[0, 1, 0], launch: 0 };
         s.write((0, 10), &later, &SMS, &mut found);
         assert_eq!(trouble(&mut found), [(Trouble::RaceWithWrite, 0, 10)]);
+    }
+
+    #[test]
+    fn a_reader_of_a_word_comes_after_its_writer() {
+        let mut s = shadow(BufferKind::Activation, BufferSync::Packet);
+        let mut found = Vec::new();
+        let first = Actor { by: by(0, 1, Some(5)), clock: &[1, 0, 0], launch: 0 };
+        s.write((0, 100), &first, &SMS, &mut found);
+        let reader = Actor { by: by(1, 1, Some(5)), clock: &[0, 1, 0], launch: 0 };
+        s.read((10, 20), &reader, &SMS, &mut found);
+        s.read((20, 30), &reader, &SMS, &mut found);
+        let second = Actor { by: by(1, 1, Some(6)), clock: &[0, 1, 0], launch: 0 };
+        s.write((10, 30), &second, &SMS, &mut found);
+        assert!(found.is_empty(), "{found:?}");
+        s.write((30, 40), &second, &SMS, &mut found);
+        assert_eq!(trouble(&mut found), [(Trouble::RaceWithWrite, 30, 40)]);
     }
 
     #[test]

@@ -1,13 +1,12 @@
 //! Happens-before from the certificate's limits, and the limits from what must run first.
 //!
-//! Per instruction and SM two numbers: how many of that SM's instructions have all their accesses before
-//! it by happens-before, and how many must have made them before it in any execution, where packets count
-//! too. Both follow from the queues, from the counter waits with the signals that precede them (a
-//! signal whose limit is below the threshold), and the latter from the writers of the packets read.
+//! Per instruction and SM, how many of that SM's instructions have all their accesses before it by
+//! happens-before. It follows from the queues and from the counter waits with the signals that precede them: a
+//! signal whose limit is below the threshold. Packets say nothing, not even about what runs first.
 
 use std::collections::HashMap;
 
-use amk_schedule_ir::{Access, Bound, BufferSync, InstrId, Program, Region};
+use amk_schedule_ir::{InstrId, Program};
 
 use super::{Places, Refusal};
 use crate::certificate::Certificate;
@@ -36,8 +35,9 @@ impl Clocks {
         if p.counters.is_empty() {
             return Ok(Clocks { places: places.clone(), rows: Vec::new() });
         }
-        limits(p, &rows(p, places, c, &signals, true), &signals)?;
-        Ok(Clocks { places: places.clone(), rows: rows(p, places, c, &signals, false) })
+        let rows = rows(p, places, c, &signals);
+        limits(p, &rows, &signals)?;
+        Ok(Clocks { places: places.clone(), rows })
     }
 
     /// Do the accesses of `a` happen before those of `b`?
@@ -111,27 +111,10 @@ fn follow(row: &mut Row, rows: &[Row], instruction: usize, place: (usize, usize)
     }
 }
 
-fn packet(p: &Program, a: &Access) -> bool {
-    p.buffer(a.buffer).is_some_and(|b| b.sync == BufferSync::Packet)
-}
-
-fn rows(
-    p: &Program,
-    places: &Places,
-    c: &Certificate,
-    signals: &[Vec<Signal>],
-    packets: bool,
-) -> Vec<Row> {
+fn rows(p: &Program, places: &Places, c: &Certificate, signals: &[Vec<Signal>]) -> Vec<Row> {
     let zero = vec![0u32; p.sms.len()];
     let mut rows = vec![zero.clone(); p.instructions.len()];
     let mut sm_rows = vec![zero.clone(); p.sms.len()];
-    // The same without the packets that the instruction itself reads: it may write some of its own
-    // packets before those are there, so this is what the readers of its packets know.
-    let mut entered = if packets { rows.clone() } else { Vec::new() };
-    // Writers so far of each packet buffer and phase; what a region waits for is found once, because
-    // all its writers stand before its first reader.
-    let mut writers: HashMap<(u32, u32), Vec<(&Region, usize)>> = HashMap::new();
-    let mut read: HashMap<(u32, u32, &Region), Row> = HashMap::new();
     let mut waited: HashMap<(u32, u64), Row> = HashMap::new();
     for id in &c.order {
         let (Some(x), Some(&place)) = (p.instruction(*id), places.get(id.index())) else {
@@ -149,26 +132,6 @@ fn rows(
             });
             raise(&mut row, before);
         }
-        if let Some(r) = entered.get_mut(id.index()) {
-            r.clone_from(&row);
-        }
-        for a in x.reads.iter().filter(|a| packets && packet(p, a)) {
-            let before = read.entry((a.buffer.0, a.phase, &a.region)).or_insert_with(|| {
-                let mut row = zero.clone();
-                for (region, i) in writers.get(&(a.buffer.0, a.phase)).into_iter().flatten() {
-                    if let Some(&place) = places.get(*i)
-                        && shares(region, &a.region)
-                    {
-                        follow(&mut row, &entered, *i, place);
-                    }
-                }
-                row
-            });
-            raise(&mut row, before);
-        }
-        for a in x.writes.iter().filter(|a| packets && packet(p, a)) {
-            writers.entry((a.buffer.0, a.phase)).or_default().push((&a.region, id.index()));
-        }
         if let Some(r) = sm_rows.get_mut(place.0) {
             r.clone_from(&row);
         }
@@ -177,15 +140,6 @@ fn rows(
         }
     }
     rows
-}
-
-/// Do the regions share an element whatever the position? Only constant ones are said to.
-fn shares(a: &Region, b: &Region) -> bool {
-    a.rank() == b.rank()
-        && a.0.iter().zip(&b.0).all(|(a, b)| match (a.lo, a.hi, b.lo, b.hi) {
-            (Bound::At(a), Bound::At(b), Bound::At(c), Bound::At(d)) => a.max(c) < b.min(d),
-            _ => false,
-        })
 }
 
 /// Waits on one counter by SM, in queue order: position and largest threshold so far.
