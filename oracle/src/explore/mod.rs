@@ -13,10 +13,9 @@
 //! - *race*: two accesses of different agents to one element of plain memory, one of them a write, both made and
 //!   neither happening before the other (looked up when the later is made);
 //! - *unwritten*: a read of an element that nothing wrote in this step and that was not there before;
-//! - *missed epoch*: a packet word rewritten although a reader of another epoch does not happen before the rewrite, or
-//!   read although an earlier write of the word is not known to precede the one read. One write of a word is known
-//!   to precede another if it happens before it, or if its value was read by an access that happens before the
-//!   other or by the very instruction that writes the other (coherence of the word);
+//! - *missed epoch*: a packet word rewritten although a reader of another epoch does not happen before the rewrite;
+//! - *race* on a packet word: a second write in a step that is not known to come after the first. It is if the first
+//!   happens before it, or was read by an access that does, or by the very instruction that makes the second;
 //! - *stale epoch*: a reader that may take an older word with the tag it waits for: the word itself holds it, or held
 //!   it and nothing that happens before the read (a later write, or a read of one) hides it;
 //! - *two writers* of one packet word in one step and phase;

@@ -37,11 +37,11 @@ struct Layout {
     crossed: usize,
     /// Per node: the clock its signals were posted with, until they are performed.
     posted: usize,
-    /// Per packet word: epoch held, epoch held when the step began, and for each writer the set of
-    /// writers known to precede it.
+    /// Per packet word: epoch held, epoch held when the step began; and if words are written more than once in a
+    /// step, for each writer the place of its write among those of the word, from 1.
     held: usize,
     began: usize,
-    before: usize,
+    turn: usize,
     size: usize,
     /// Width of a clock.
     wide: usize,
@@ -113,7 +113,7 @@ impl<'a> Search<'a> {
             posted: take(if apart { nodes * wide } else { 0 }),
             held: take(c.words),
             began: take(c.words),
-            before: take(if c.writers > 1 { c.words * c.writers } else { 0 }),
+            turn: take(if c.writers > 1 { c.words * c.writers } else { 0 }),
             size: 0,
             wide,
         };
@@ -199,14 +199,12 @@ impl<'a> Search<'a> {
         at > n.at || at == n.at && s[self.l.stage + n.sm] & !EARLY == WORKING
     }
 
-    /// Place of a node in its writers' list is irrelevant: has it written the word?
+    /// Has the node written the word in this step?
     fn has_written(&self, s: &[u32], node: usize, word: u16) -> bool {
         let n = &self.c.nodes[node];
         let at = s[self.l.at + n.sm];
-        at > n.at
-            || at == n.at
-                && s[self.l.stage + n.sm] & EARLY != 0
-                && !self.reads_itself(s[self.l.step], node, word)
+        let early = at == n.at && s[self.l.stage + n.sm] & EARLY != 0;
+        at > n.at || early && !self.reads_itself(s[self.l.step], node, word)
     }
 
     /// Does the instruction read the word it writes? Then it does so first.
@@ -490,20 +488,13 @@ impl<'a> Search<'a> {
             if list.writers.len() < 2 {
                 continue;
             }
-            let mine = list.writers.iter().position(|x| x.1 == phase);
+            // Older words of this step with the same tag, unless something later hides them.
+            let turn = |k: usize| s[self.l.turn + w * self.c.writers + k];
             for (k, &(by, ph)) in list.writers.iter().enumerate() {
-                if Some(k) == mine || !self.has_written(s, by as usize, word) {
-                    continue;
-                }
-                let with = Some(self.c.site(by as usize));
-                let precedes =
-                    |later: usize| s[self.l.before + w * self.c.writers + later] >> k & 1 == 1;
-                if !mine.is_some_and(precedes) {
-                    return Err(self.hazard(s, Hazard::MissedEpoch, buffer, me, with));
-                }
-                let hidden = (0..list.writers.len()).any(|j| precedes(j) && known(j));
-                if self.same_tag(self.epoch(s, ph), want) && !hidden {
-                    return Err(stale(with));
+                let old = turn(k) > 0 && ph != phase && self.same_tag(self.epoch(s, ph), want);
+                let hidden = || (0..list.writers.len()).any(|j| turn(j) > turn(k) && known(j));
+                if old && !hidden() {
+                    return Err(stale(Some(self.c.site(by as usize))));
                 }
             }
         }
@@ -534,27 +525,25 @@ impl<'a> Search<'a> {
                 }
             }
             if list.writers.len() > 1 {
-                let row = self.l.before + w * self.c.writers;
-                let mut before = 0u32;
-                for (k, &(by, ph)) in list.writers.iter().enumerate() {
-                    let by = by as usize;
-                    if by == node && ph == phase || !self.has_written(s, by, word) && by != node {
-                        continue;
-                    }
-                    if by == node && s[self.l.held + w] != self.epoch(s, ph) {
-                        // An instruction that writes a word in two phases does so in the order listed.
-                        continue;
-                    }
-                    let delivered = list.readers.iter().any(|&(r, p)| {
+                let row = self.l.turn + w * self.c.writers;
+                let last = (0..list.writers.len()).max_by_key(|&k| s[row + k]).unwrap_or(0);
+                let turn = s[row + last];
+                let (by, ph) = list.writers[last];
+                let by = by as usize;
+                // The writes before the last one precede it, as was seen when it was made.
+                let delivered = || {
+                    list.readers.iter().any(|&(r, p)| {
                         let r = r as usize;
                         p == ph && (r == node || self.has_read(s, r) && self.after(s, sm, r))
-                    });
-                    if by == node || self.after(s, sm, by) || delivered {
-                        before |= 1 << k | s[row + k];
-                    }
+                    })
+                };
+                let precedes = turn == 0 || by != node && (self.after(s, sm, by) || delivered());
+                if !precedes {
+                    let (a, b) = (Some(self.c.site(node)), Some(self.c.site(by)));
+                    return Err(self.hazard(s, Hazard::Race, buffer, a, b));
                 }
                 if let Some(k) = list.writers.iter().position(|x| *x == (node as u16, phase)) {
-                    s[row + k] = before;
+                    s[row + k] = turn + 1;
                 }
             }
             s[self.l.held + w] = self.epoch(s, phase);
@@ -727,7 +716,7 @@ impl<'a> Search<'a> {
         }
         s[self.l.crossed..self.l.crossed + self.c.crossings.len() * wide].fill(0);
         s.copy_within(self.l.held..self.l.held + self.c.words, self.l.began);
-        s[self.l.before..].fill(0);
+        s[self.l.turn..].fill(0);
         s[self.l.step] += 1;
         if s[self.l.step] < self.c.steps {
             return Ok(());
@@ -743,7 +732,7 @@ impl<'a> Search<'a> {
         }
         s[self.l.step] = 0;
         s[self.l.launch] += 1;
-        let (held, end) = (self.l.held, self.l.before);
+        let (held, end) = (self.l.held, self.l.turn);
         s[self.l.at..held].fill(0);
         s[end..].fill(0);
         Ok(())

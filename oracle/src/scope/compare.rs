@@ -44,6 +44,7 @@ pub struct Summary {
     pub false_accept_examples: BTreeMap<String, String>,
     /// Rejected by the judge, safe by the oracle.
     pub false_rejects: u64,
+    #[serde(skip)]
     pub false_reject_classes: BTreeMap<&'static str, Class>,
     /// Too many states for the oracle; 0, or the comparison is not exhaustive.
     pub undecided: u64,
