@@ -6,6 +6,7 @@
 //! Nothing here decides anything about the schedule.
 
 pub mod arena;
+mod checks;
 mod error;
 mod source;
 pub mod tables;

@@ -143,11 +143,6 @@ pub(crate) fn render(
     };
     let area = |area: Area| program.resources.shared.iter().find(|s| s.area == area);
     let at = |a: Area| area(a).map_or(0, |s| s.offset);
-    if area(Area::Control).is_none_or(|s| s.bytes < 2048 + 8 * 32) {
-        return Err(CodegenError::Program(
-            "the control area is smaller than 2,304 bytes".to_owned(),
-        ));
-    }
     let shared_bytes =
         program.resources.shared.iter().map(|s| s.offset + s.bytes).max().unwrap_or(0);
     let vector = match (attention.kv, attention.head_dim) {

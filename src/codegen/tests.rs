@@ -155,13 +155,6 @@ fn other_programs_the_templates_cannot_run_are_refused_by_name() {
             op.capacity = 1 << 40;
         }),
         ("positions per step", |p| p.tokens = 17),
-        ("control area is smaller", |p| {
-            p.resources
-                .shared
-                .iter_mut()
-                .filter(|s| s.area == Area::Control)
-                .for_each(|s| s.bytes = 64);
-        }),
         ("decodes nothing", |p| p.boundary.reads.clear()),
         ("decodes nothing", |p| {
             p.buffers
@@ -176,6 +169,62 @@ fn other_programs_the_templates_cannot_run_are_refused_by_name() {
         let message = refusal(&p);
         assert!(message.contains(want), "{want}: {message}");
     }
+}
+
+#[test]
+fn launches_that_use_a_tag_twice_are_refused() {
+    let render = |p: &Program| source::render(p, &target(), RenderOptions::default());
+    // As many epochs as there are tags: the last step's end just before the first one's come again.
+    let mut p = plain();
+    (p.epochs.per_step, p.max_steps) = (3, 1 << 8);
+    p.epochs.tags = 3 << 8;
+    render(&p).unwrap();
+    for (tags, steps) in [((3 << 8) - 1, 1 << 8), (3 << 8, (1 << 8) + 1), (3 << 8, u64::MAX)] {
+        (p.epochs.tags, p.max_steps) = (tags, steps);
+        let error = render(&p).unwrap_err();
+        assert!(
+            matches!(error, CodegenError::EpochWrap { steps: s, per_step: 3, tags: t } if (s, t) == (steps, tags)),
+            "{error}"
+        );
+        // The tables are refused as well, not the text alone.
+        assert!(matches!(Plan::new(&p), Err(CodegenError::EpochWrap { .. })));
+    }
+}
+
+#[test]
+fn control_areas_too_small_for_what_is_kept_in_them_are_refused() {
+    let control = |p: &Program| match Plan::new(p) {
+        Err(CodegenError::ControlArea { what, end, room, .. }) => Some((what, end, room)),
+        Err(error) => panic!("{error}"),
+        Ok(_) => None,
+    };
+    let with = |tokens, warps| {
+        let mut p = plain();
+        (p.tokens, p.resources.consumer_warps) = (tokens, warps);
+        p
+    };
+    // 64 + 8 * 248 bytes reach the keys exactly.
+    for (tokens, warps) in [(1, 31), (8, 31), (16, 15)] {
+        assert_eq!(control(&with(tokens, warps)), None, "{tokens} x {warps}");
+    }
+    for (tokens, warps) in [(16, 31), (16, 16), (9, 31)] {
+        let end = 64 + 8 * u64::from(tokens * warps);
+        let want = Some(("sums of squares", end, 2048));
+        assert_eq!(control(&with(tokens, warps)), want, "{tokens} x {warps}");
+    }
+    let mut p = with(1, 8);
+    let set = |p: &mut Program, bytes| {
+        let area = p.resources.shared.iter_mut().find(|s| s.area == Area::Control);
+        area.unwrap().bytes = bytes;
+    };
+    set(&mut p, 2048 + 64);
+    assert_eq!(control(&p), None);
+    set(&mut p, 2048 + 63);
+    assert_eq!(control(&p), Some(("argmax keys", 2112, 2111)));
+    p.resources.shared.retain(|s| s.area != Area::Control);
+    let error = source::render(&p, &target(), RenderOptions::default()).unwrap_err();
+    assert!(matches!(error, CodegenError::ControlArea { room: 0, .. }), "{error}");
+    assert!(error.to_string().contains("control area"), "{error}");
 }
 
 #[test]

@@ -156,6 +156,7 @@ impl Plan {
                 limits::MAX_TOKENS
             )));
         }
+        super::checks::check(program)?;
         Ok(planner.plan)
     }
 }
