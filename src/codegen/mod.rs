@@ -43,3 +43,13 @@ pub fn tables(program: &Validated<Program>) -> Result<Tables, CodegenError> {
     let plan = variants::Plan::new(program)?;
     tables::pack(program, &plan)
 }
+
+/// For every instruction, by id, the number of its case in the kernel's dispatch and the call behind it.
+pub(crate) fn case_calls(program: &Program) -> Result<Vec<(u32, String)>, CodegenError> {
+    let plan = variants::Plan::new(program)?;
+    let call = |record: &variants::Record| {
+        let number = record.0[variants::F::Op as usize];
+        (number, plan.calls.get(number as usize).cloned().unwrap_or_default())
+    };
+    Ok(plan.records.iter().map(call).collect())
+}

@@ -34,7 +34,9 @@ pub enum Event {
     TokenAcquire,
     HostToken,
     HostProgress,
-    HostLoad,
+    CancelLoad,
+    /// Read of the report's first word at the boundary.
+    GivenUpLoad,
     ReportLoad,
     ReportClaim,
     FlagStore,
@@ -61,26 +63,27 @@ pub enum Barrier {
     Unknown,
 }
 
-/// How a form addresses memory.
-const FORMS: &[(&str, Event, &[Place])] = &[
-    ("st.relaxed.gpu.global.b64", Event::PacketStore, &[Place::Data]),
-    ("ld.relaxed.gpu.global.b64", Event::PacketLoad, &[Place::Data]),
-    ("ld.relaxed.gpu.global.v2.b64", Event::PacketLoad, &[Place::Data]),
-    ("ld.acquire.gpu.global.u32", Event::CounterWait, &[Place::Counter]),
-    ("red.release.gpu.global.add.u32", Event::CounterSignal, &[Place::Counter]),
-    ("atom.acq_rel.gpu.global.add.u32", Event::Arrival, &[Place::Arrivals]),
-    ("st.release.gpu.global.b64", Event::TokenRelease, &[Place::TokenWord]),
-    ("ld.acquire.gpu.global.b64", Event::TokenAcquire, &[Place::TokenWord]),
-    ("st.relaxed.sys.global.u32", Event::HostToken, &[Place::HostTokens]),
-    ("st.release.sys.global.u32", Event::HostProgress, &[Place::HostProgress]),
-    ("ld.relaxed.sys.global.u32", Event::HostLoad, &[Place::Cancel, Place::GivenUp]),
-    ("ld.relaxed.gpu.global.u32", Event::ReportLoad, &[Place::GivenUp]),
+/// Forms of accesses to memory, and where each belongs.
+const FORMS: &[(&str, Event, Place)] = &[
+    ("st.relaxed.gpu.global.b64", Event::PacketStore, Place::Data),
+    ("ld.relaxed.gpu.global.b64", Event::PacketLoad, Place::Data),
+    ("ld.relaxed.gpu.global.v2.b64", Event::PacketLoad, Place::Data),
+    ("ld.acquire.gpu.global.u32", Event::CounterWait, Place::Counter),
+    ("red.release.gpu.global.add.u32", Event::CounterSignal, Place::Counter),
+    ("atom.acq_rel.gpu.global.add.u32", Event::Arrival, Place::Arrivals),
+    ("st.release.gpu.global.b64", Event::TokenRelease, Place::TokenWord),
+    ("ld.acquire.gpu.global.b64", Event::TokenAcquire, Place::TokenWord),
+    ("st.relaxed.sys.global.u32", Event::HostToken, Place::HostTokens),
+    ("st.release.sys.global.u32", Event::HostProgress, Place::HostProgress),
+    ("ld.relaxed.sys.global.u32", Event::CancelLoad, Place::Cancel),
+    ("ld.relaxed.sys.global.u32", Event::GivenUpLoad, Place::GivenUp),
+    ("ld.relaxed.gpu.global.u32", Event::ReportLoad, Place::GivenUp),
     // Relaxed at gpu scope is what PTX takes where nothing is written, as NVRTC does.
-    ("atom.global.cas.b32", Event::ReportClaim, &[Place::GivenUp]),
-    ("atom.relaxed.global.cas.b32", Event::ReportClaim, &[Place::GivenUp]),
-    ("atom.relaxed.gpu.global.cas.b32", Event::ReportClaim, &[Place::GivenUp]),
-    ("st.relaxed.cta.shared.u32", Event::FlagStore, &[Place::Flag]),
-    ("ld.relaxed.cta.shared.u32", Event::FlagLoad, &[Place::Flag]),
+    ("atom.global.cas.b32", Event::ReportClaim, Place::GivenUp),
+    ("atom.relaxed.global.cas.b32", Event::ReportClaim, Place::GivenUp),
+    ("atom.relaxed.gpu.global.cas.b32", Event::ReportClaim, Place::GivenUp),
+    ("st.relaxed.cta.shared.u32", Event::FlagStore, Place::Flag),
+    ("ld.relaxed.cta.shared.u32", Event::FlagLoad, Place::Flag),
 ];
 
 /// Every instruction's event, and the instructions that are none of the forms.
@@ -131,10 +134,11 @@ fn event(
         Place::Empty => Barrier::Empty,
         _ => Barrier::Unknown,
     };
-    if let Some((_, event, places)) = FORMS.iter().find(|(form, ..)| *form == instr.opcode) {
-        return match places.contains(&place) {
-            true => Ok(*event),
-            false => Err((Rule::Place, format!("{} addresses {place}", instr.opcode))),
+    let mut forms = FORMS.iter().filter(|(form, ..)| *form == instr.opcode).peekable();
+    if forms.peek().is_some() {
+        return match forms.find(|(_, _, home)| *home == place) {
+            Some((_, event, _)) => Ok(*event),
+            None => Err((Rule::Place, format!("{} addresses {place}", instr.opcode))),
         };
     }
     match instr.opcode.as_str() {

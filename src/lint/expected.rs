@@ -2,10 +2,11 @@
 
 use std::ops::Range;
 
-use amk_schedule_ir::{Area, BufferSync, Program, Target};
+use amk_schedule_ir::{Access, Area, BufferSync, Op, Program, Target};
 
+use super::cases::Case;
 use super::value::{Origin, Value};
-use crate::codegen::Arena;
+use crate::codegen::{Arena, case_calls};
 
 /// Offsets of the kernel's parameters, bytes: `Params` in `templates/megakernel.cu.j2`.
 pub mod params {
@@ -94,10 +95,8 @@ pub struct Expected {
     pub empty_count: i64,
     /// Slots of the ring.
     pub slots: i64,
-    /// Whether instructions read packets.
-    pub packet_reads: bool,
-    /// Whether instructions write packets.
-    pub packet_writes: bool,
+    /// Cases of the dispatch, by number.
+    pub cases: Vec<Case>,
     arena: Arena,
     /// Start of the argmax keys; of what the boundary indexes itself, nothing lies behind them.
     keys: i64,
@@ -117,14 +116,6 @@ impl Expected {
         let (slots, warps) = (i64::from(r.ring_slots), i64::from(r.consumer_warps));
         let barriers = start(Area::Mbarrier);
         let keys = program.boundary.reads.first().map(|a| arena.offset(a.buffer) as i64);
-        let packets = |reads: bool| {
-            let accesses = program.instructions.iter().flat_map(|i| match reads {
-                true => &i.reads,
-                false => &i.writes,
-            });
-            let mut buffers = accesses.filter_map(|a| program.buffer(a.buffer));
-            buffers.any(|b| b.sync == BufferSync::Packet)
-        };
         let bulk = target.features.bulk_copy;
         Expected {
             consumer_threads: warps * 32,
@@ -132,8 +123,7 @@ impl Expected {
             full_count: if bulk { 1 } else { 32 },
             empty_count: warps,
             slots,
-            packet_reads: packets(true),
-            packet_writes: packets(false),
+            cases: cases(program),
             keys: keys.unwrap_or(i64::MAX),
             ring: start(Area::Ring)..start(Area::Ring) + slots * r.slot_bytes as i64,
             full: barriers..barriers + 8 * slots,
@@ -183,6 +173,35 @@ impl Expected {
             _ => Place::Data,
         }
     }
+}
+
+/// The cases of a program's dispatch; none of a program that has no kernel.
+fn cases(program: &Program) -> Vec<Case> {
+    let calls = case_calls(program).unwrap_or_default();
+    let mut out: Vec<Case> = Vec::new();
+    for (instruction, (number, call)) in program.instructions.iter().zip(calls) {
+        let packets = |accesses: &[Access]| {
+            let mut buffers = accesses.iter().filter_map(|a| program.buffer(a.buffer));
+            buffers.any(|b| b.sync == BufferSync::Packet)
+        };
+        let at = out.iter().position(|c| c.number == number).unwrap_or_else(|| {
+            out.push(Case {
+                number,
+                call,
+                packet_reads: false,
+                packet_writes: false,
+                ring: false,
+                boundary: false,
+            });
+            out.len() - 1
+        });
+        let case = &mut out[at];
+        case.packet_reads |= packets(&instruction.reads);
+        case.packet_writes |= packets(&instruction.writes);
+        case.ring |= instruction.run.is_some();
+        case.boundary |= matches!(instruction.op, Op::Boundary(_));
+    }
+    out
 }
 
 #[cfg(test)]

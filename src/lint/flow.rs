@@ -122,17 +122,17 @@ fn dominators(kernel: &Kernel, order: &[usize]) -> Vec<Option<usize>> {
     idom
 }
 
-/// Instructions reachable from just after `from` without passing one that `stops`; those are not
-/// among them.
-pub fn reach(kernel: &Kernel, from: usize, stops: impl Fn(usize) -> bool) -> BTreeSet<usize> {
-    let mut out = BTreeSet::new();
+/// For every instruction, whether it is reachable from just after `from` without passing one that
+/// `stops`; those are not.
+pub fn reach(kernel: &Kernel, from: usize, stops: impl Fn(usize) -> bool) -> Vec<bool> {
+    let mut out = vec![false; kernel.instrs.len()];
     let mut entered = vec![false; kernel.blocks.len()];
     // The rest of the first block, then whole blocks.
     let mut work = vec![(kernel.block_of[from], from + 1)];
     while let Some((block, first)) = work.pop() {
         let end = kernel.blocks[block].end;
         let stop = (first..end).find(|i| stops(*i));
-        out.extend(first..stop.unwrap_or(end));
+        out[first..stop.unwrap_or(end)].fill(true);
         if stop.is_none() {
             for &s in &kernel.blocks[block].succ {
                 if !std::mem::replace(&mut entered[s], true) {
@@ -152,54 +152,81 @@ pub enum Step {
     Fault(u8, &'static str),
 }
 
-/// Constants that registers are known to hold on the paths to a point.
-type Known = BTreeMap<Reg, i64>;
+/// Constants that registers are known to hold on the paths to a point, by register.
+#[derive(Clone, Debug, Default)]
+struct Known(Vec<(Reg, i64)>);
+
+impl Known {
+    fn get(&self, reg: Reg) -> Option<i64> {
+        self.0.binary_search_by_key(&reg, |(r, _)| *r).ok().map(|n| self.0[n].1)
+    }
+
+    fn set(&mut self, reg: Reg, value: Option<i64>) {
+        match (self.0.binary_search_by_key(&reg, |(r, _)| *r), value) {
+            (Ok(n), Some(value)) => self.0[n].1 = value,
+            (Err(n), Some(value)) => self.0.insert(n, (reg, value)),
+            (Ok(n), None) => drop(self.0.remove(n)),
+            (Err(_), None) => {}
+        }
+    }
+
+    /// Keeps what both know; whether that is less than before.
+    fn meet(&mut self, other: &Known) -> bool {
+        let before = self.0.len();
+        self.0.retain(|(reg, value)| other.get(*reg) == Some(*value));
+        self.0.len() != before
+    }
+}
 
 impl Flow {
     /// Runs an automaton along every path from the entry and gives the faults it reports, by instruction.
-    /// Registers that branches compare with constants are followed where they hold constants themselves,
-    /// so that a path which a flag rules out is not walked (per automaton state, as in "ESP: Path-Sensitive
-    /// Program Verification in Polynomial Time", Das, Lerner and Seigle).
+    /// `step` gives nothing where no state changes. Registers that branches compare with constants are
+    /// followed where they hold constants themselves, so that a path which a flag rules out is not walked
+    /// (per automaton state, as in "ESP: Path-Sensitive Program Verification in Polynomial Time", Das,
+    /// Lerner and Seigle). States are below 8.
     pub fn simulate(
         &self,
         kernel: &Kernel,
-        start: u8,
-        step: impl Fn(u8, usize, &Instr) -> Step,
+        matters: impl Fn(usize) -> bool,
+        step: impl Fn(u8, usize) -> Step,
     ) -> Vec<(usize, &'static str)> {
-        let mut at_entry: Vec<BTreeMap<u8, Known>> = vec![BTreeMap::new(); kernel.blocks.len()];
+        const STATES: usize = 8;
+        let mut at_entry: Vec<[Option<Known>; STATES]> =
+            vec![Default::default(); kernel.blocks.len()];
         let mut faults = BTreeMap::new();
-        let mut work = VecDeque::from([(0usize, start)]);
+        let mut work = VecDeque::from([(0usize, 0u8)]);
         if let Some(first) = at_entry.first_mut() {
-            first.insert(start, Known::new());
+            first[0] = Some(Known::default());
         }
         while let Some((block, state)) = work.pop_front() {
-            let mut known = at_entry[block].get(&state).cloned().unwrap_or_default();
-            let mut states = BTreeSet::from([state]);
+            let mut known = at_entry[block][usize::from(state)].clone().unwrap_or_default();
+            // A set of states, one bit each.
+            let mut states = 1u8 << state;
             let b = &kernel.blocks[block];
             for i in b.first..b.end {
                 let instr = &kernel.instrs[i];
-                let mut next = BTreeSet::new();
-                for &s in &states {
-                    match step(s, i, instr) {
-                        Step::To(to) => next.insert(to),
-                        Step::Fault(to, what) => {
-                            faults.entry(i).or_insert(what);
-                            next.insert(to)
-                        }
-                    };
+                if matters(i) {
                     // A guarded instruction may not run.
-                    if instr.guard.is_some() {
-                        next.insert(s);
+                    let mut next = if instr.guard.is_some() { states } else { 0 };
+                    for s in (0..STATES as u8).filter(|s| states & 1 << s != 0) {
+                        let to = match step(s, i) {
+                            Step::To(to) => to,
+                            Step::Fault(to, what) => {
+                                faults.entry(i).or_insert(what);
+                                to
+                            }
+                        };
+                        next |= 1 << to;
                     }
+                    states = next;
                 }
-                states = next;
                 if self.follows[i] {
                     transfer(instr, &self.followed, &mut known);
                 }
             }
             let last = &kernel.instrs[b.end - 1];
             let taken = match last.guard {
-                Some((reg, negated)) => known.get(&reg).map(|v| (*v != 0) != negated),
+                Some((reg, negated)) => known.get(reg).map(|v| (v != 0) != negated),
                 None => None,
             };
             for (n, &s) in b.succ.iter().enumerate() {
@@ -207,18 +234,14 @@ impl Flow {
                 if b.succ.len() == 2 && taken.is_some_and(|t| t != (n == 0)) {
                     continue;
                 }
-                for &state in &states {
-                    let entry = &mut at_entry[s];
-                    let changed = match entry.get_mut(&state) {
+                for state in (0..STATES as u8).filter(|s| states & 1 << s != 0) {
+                    let entry = &mut at_entry[s][usize::from(state)];
+                    let changed = match entry {
                         None => {
-                            entry.insert(state, known.clone());
+                            *entry = Some(known.clone());
                             true
                         }
-                        Some(old) => {
-                            let before = old.len();
-                            old.retain(|reg, value| known.get(reg) == Some(value));
-                            old.len() != before
-                        }
+                        Some(old) => old.meet(&known),
                     };
                     if changed {
                         work.push_back((s, state));
@@ -284,16 +307,13 @@ fn transfer(instr: &Instr, followed: &BTreeSet<Reg>, known: &mut Known) {
         let value = match (instr.part(0), instr.operands.as_slice()) {
             _ if instr.guard.is_some() => None,
             ("mov", [_, Operand::Imm(v)]) => Some(*v),
-            ("mov" | "cvt", [_, Operand::Reg(from)]) => known.get(from).copied(),
+            ("mov" | "cvt", [_, Operand::Reg(from)]) => known.get(*from),
             ("and", [_, Operand::Reg(from), Operand::Imm(mask)]) => {
-                known.get(from).map(|v| v & mask)
+                known.get(*from).map(|v| v & mask)
             }
             _ => comparison(instr)
-                .and_then(|(_, r, v, equal)| Some(i64::from((*known.get(&r)? == v) == equal))),
+                .and_then(|(_, r, v, equal)| Some(i64::from((known.get(r)? == v) == equal))),
         };
-        match value {
-            Some(v) => known.insert(reg, v),
-            None => known.remove(&reg),
-        };
+        known.set(reg, value);
     }
 }

@@ -16,8 +16,10 @@
 //! | ring, `cp.async` | each lane's copies, then its `cp.async.mbarrier.arrive.noinc` |
 //! | ring, read | `mbarrier.try_wait.parity` (`test_wait` before sm_90) on the full barrier until it completes, the chunk is read, `bar.warp.sync`, one lane's `mbarrier.arrive` on the empty barrier |
 //! | ring, filled again | a wait on the empty barrier in the producer's loop; before the producer ends, one on the full barrier |
+//! | gate of a kv chunk | none: codegen refuses keys and values in a stream, so a bulk copy of what the kernel itself wrote does not occur, and the acquire and proxy fence it would need are no form |
 //! | host words | `st.relaxed.sys` of the token, then `st.release.sys` of the progress; `ld.relaxed.sys` of what the host may set |
 //!
+//! Each op's part of the dispatch holds the parts of the edges its instructions have (`cases.rs`).
 //! Each of these words is accessed in its own form alone, and any other instruction that orders,
 //! synchronises or copies asynchronously is a fault: a weaker scope or a missing `.release` is not a
 //! form. Loops are recognised by their shape, so a wait that no longer repeats is found. What the lint
@@ -26,6 +28,7 @@
 //!
 //! [`check_templates`] keeps raw synchronisation out of the other templates.
 
+mod cases;
 mod events;
 mod expected;
 mod flow;
@@ -37,12 +40,13 @@ mod value;
 
 use serde::Serialize;
 
+pub use cases::Case;
 use events::{Barrier, Event, classify};
 pub use expected::{Expected, params};
 use flow::Flow;
 use ptx::Instr;
 use rules::Judged;
-pub use text::{TextFault, check_templates};
+pub use text::{TextFault, check_templates, raw_synchronisation};
 use value::Values;
 
 /// What a fault is about.
@@ -139,13 +143,17 @@ pub fn check_ptx(ptx: &str, expected: &Expected) -> Result<LintReport, Vec<LintF
         arrivals: count(Event::Arrival),
         token_releases: count(Event::TokenRelease),
         token_acquires: count(Event::TokenAcquire),
-        host_words: count(Event::HostToken) + count(Event::HostProgress) + count(Event::HostLoad),
+        host_words: [Event::HostToken, Event::HostProgress, Event::CancelLoad, Event::GivenUpLoad]
+            .into_iter()
+            .map(count)
+            .sum(),
         ring_barriers: both(Event::MbarrierInit),
         ring_copies: count(Event::BulkCopy) + count(Event::AsyncCopy),
         ring_waits: both(Event::MbarrierWait),
         ring_releases: count(Event::Release),
     };
     missing(&judged, &mut faults);
+    judged.cases(&mut faults);
     judged.sequences(&mut faults);
     judged.waits(&values, &mut faults);
     if faults.is_empty() { Ok(report) } else { Err(faults) }
@@ -158,19 +166,11 @@ fn missing(judged: &Judged<'_>, faults: &mut Vec<LintFault>) {
     let mut wanted = vec![
         (CounterWait, "a wait for a counter"),
         (CounterSignal, "a signal of a counter"),
-        (Arrival, "the arrival at the boundary"),
-        (TokenRelease, "the release of the token word"),
-        (TokenAcquire, "the acquire of the token word"),
-        (HostToken, "the store of the host's token"),
-        (HostProgress, "the release of the host's progress word"),
-        (HostLoad, "the load of the host's cancel word"),
+        (ReportLoad, "the look at whether another wait was given up"),
+        (ReportClaim, "the claim of the report of a wait given up"),
         (MbarrierInit(Barrier::Full), "mbarrier.init of the full barriers"),
         (MbarrierInit(Barrier::Empty), "mbarrier.init of the empty barriers"),
-        (MbarrierWait(Barrier::Full), "a wait for a full slot"),
         (MbarrierWait(Barrier::Empty), "a wait for an empty slot"),
-        (RingRead, "a read of the ring"),
-        (Release, "the release of a slot"),
-        (FlagStore, "the store of the stop flag"),
         (FlagLoad, "the load of the stop flag"),
     ];
     match expected.bulk {
@@ -180,12 +180,6 @@ fn missing(judged: &Judged<'_>, faults: &mut Vec<LintFault>) {
             (AsyncArrive, "the arrival of cp.async on the slot's barrier"),
         ]),
     }
-    if expected.packet_reads {
-        wanted.push((PacketLoad, "a packet load"));
-    }
-    if expected.packet_writes {
-        wanted.push((PacketStore, "a packet store"));
-    }
     for (event, what) in wanted {
         if judged.all(event).next().is_none() {
             faults.push(LintFault::missing(Rule::Missing, format!("the kernel lacks {what}")));
@@ -194,8 +188,8 @@ fn missing(judged: &Judged<'_>, faults: &mut Vec<LintFault>) {
     // The producer polls the flag from the start, so it is cleared before the block barrier.
     let kernel = judged.kernel;
     let mut early = flow::reach(kernel, 0, |i| judged.events[i] == BlockBarrier);
-    early.insert(0);
-    if !early.iter().any(|i| judged.events[*i] == FlagStore) {
+    early[0] = true;
+    if !(0..early.len()).any(|i| early[i] && judged.events[i] == FlagStore) {
         let what = "the stop flag is not cleared before the block barrier";
         faults.push(LintFault::missing(Rule::Missing, what));
     }

@@ -161,9 +161,9 @@ impl Judged<'_> {
         let mut out = BTreeSet::new();
         let mut work = Vec::new();
         operand.registers(&mut work);
-        let mut seen = BTreeSet::new();
+        let mut seen = vec![false; self.kernel.writers.len()];
         while let Some(reg) = work.pop() {
-            if !seen.insert(reg) {
+            if std::mem::replace(&mut seen[reg], true) {
                 continue;
             }
             for &d in &self.kernel.writers[reg] {

@@ -40,28 +40,23 @@ impl Judged<'_> {
         LintFault::new(rule, &self.kernel.instrs[at], what)
     }
 
-    fn run(
-        &self,
-        rule: Rule,
-        faults: &mut Vec<LintFault>,
-        start: u8,
-        step: impl Fn(u8, Event) -> Step,
-    ) {
+    fn run(&self, rule: Rule, faults: &mut Vec<LintFault>, step: impl Fn(u8, Event) -> Step) {
+        let matters = |i: usize| self.events[i] != Event::Nothing;
         let found =
-            self.flow.simulate(self.kernel, start, |state, i, _| step(state, self.events[i]));
+            self.flow.simulate(self.kernel, matters, |state, i| step(state, self.events[i]));
         faults.extend(found.into_iter().map(|(i, what)| self.fault(rule, i, what)));
     }
 
     /// mbarrier.init, its fences, and the block barrier stand before the ring's first use.
     fn init(&self, faults: &mut Vec<LintFault>) {
         use Event::*;
-        const NONE: u8 = 0;
+        // 0: nothing has been made.
         const MADE: u8 = 1;
         const FENCED: u8 = 2;
         const DONE: u8 = 3;
         const READY: u8 = 4;
         let bulk = self.expected.bulk;
-        self.run(Rule::RingInit, faults, NONE, |state, event| match event {
+        self.run(Rule::RingInit, faults, |state, event| match event {
             MbarrierInit(_) if state == READY => {
                 Step::Fault(state, "an mbarrier is made after the block barrier")
             }
@@ -92,7 +87,7 @@ impl Judged<'_> {
     /// data.
     fn after_acquire(&self, rule: Rule, acquire: Event, faults: &mut Vec<LintFault>) {
         use Event::*;
-        self.run(rule, faults, 0, |state, event| match event {
+        self.run(rule, faults, |state, event| match event {
             _ if event == acquire => Step::To(1),
             ConsumerBarrier => Step::To(0),
             Data | KeyRead | PacketStore | PacketLoad | CounterSignal | Arrival | RingRead
@@ -110,7 +105,7 @@ impl Judged<'_> {
     fn before_release(&self, faults: &mut Vec<LintFault>) {
         use Event::*;
         for (rule, release) in [(Rule::CounterSignal, CounterSignal), (Rule::Arrival, Arrival)] {
-            self.run(rule, faults, 0, |state, event| match event {
+            self.run(rule, faults, |state, event| match event {
                 ConsumerBarrier => Step::To(1),
                 Data | KeyRead | PacketStore | PacketLoad => Step::To(0),
                 _ if event == release && state == 0 => Step::Fault(
@@ -129,7 +124,7 @@ impl Judged<'_> {
         const CLEAR: u8 = 0;
         const ARRIVED: u8 = 1;
         const READ: u8 = 2;
-        self.run(Rule::Arrival, faults, CLEAR, |state, event| match event {
+        self.run(Rule::Arrival, faults, |state, event| match event {
             Arrival => Step::To(ARRIVED),
             WarpBarrier | ConsumerBarrier => Step::To(CLEAR),
             Data | KeyRead | TokenRelease if state == ARRIVED => {
@@ -138,7 +133,7 @@ impl Judged<'_> {
             KeyRead => Step::To(READ),
             _ => Step::To(state),
         });
-        self.run(Rule::Token, faults, CLEAR, |state, event| match event {
+        self.run(Rule::Token, faults, |state, event| match event {
             KeyRead => Step::To(READ),
             WarpBarrier | ConsumerBarrier => Step::To(CLEAR),
             TokenRelease if state == READ => Step::Fault(
@@ -152,7 +147,7 @@ impl Judged<'_> {
     /// The host sees a step's token no later than its progress.
     fn host(&self, faults: &mut Vec<LintFault>) {
         use Event::*;
-        self.run(Rule::Host, faults, 0, |state, event| match event {
+        self.run(Rule::Host, faults, |state, event| match event {
             HostToken => Step::To(1),
             HostProgress if state == 0 => {
                 Step::Fault(0, "the host's progress is released before its token is stored")
@@ -168,7 +163,7 @@ impl Judged<'_> {
         const RELEASED: u8 = 0;
         const LANDED: u8 = 1;
         const READ: u8 = 2;
-        self.run(Rule::RingWait, faults, RELEASED, |state, event| match event {
+        self.run(Rule::RingWait, faults, |state, event| match event {
             MbarrierWait(Barrier::Full) => Step::To(LANDED),
             RingRead if state == RELEASED => {
                 Step::Fault(LANDED, "a chunk is read without waiting for its full barrier")
@@ -176,7 +171,7 @@ impl Judged<'_> {
             Release => Step::To(RELEASED),
             _ => Step::To(state),
         });
-        self.run(Rule::RingRelease, faults, RELEASED, |state, event| match event {
+        self.run(Rule::RingRelease, faults, |state, event| match event {
             RingRead => Step::To(READ),
             WarpBarrier | ConsumerBarrier => Step::To(LANDED),
             Release if state == READ => Step::Fault(
@@ -232,7 +227,7 @@ impl Judged<'_> {
     /// Every lane's copies arrive on the slot's barrier.
     fn cp_async(&self, faults: &mut Vec<LintFault>) {
         use Event::*;
-        self.run(Rule::RingCopy, faults, 0, |state, event| match event {
+        self.run(Rule::RingCopy, faults, |state, event| match event {
             AsyncCopy => Step::To(1),
             AsyncArrive => Step::To(0),
             MbarrierWait(_) | Exit if state == 1 => {
@@ -248,10 +243,10 @@ impl Judged<'_> {
         let issue = if self.expected.bulk { Event::ExpectTx } else { Event::AsyncArrive };
         for i in self.all(issue) {
             let after = reach(self.kernel, i, |_| false);
-            let again = |w: &usize| reach(self.kernel, *w, |_| false).contains(&i);
+            let again = |w: &usize| reach(self.kernel, *w, |_| false)[i];
             let waits = |which: Barrier| {
                 let after = &after;
-                self.all(Event::MbarrierWait(which)).filter(move |w| after.contains(w))
+                self.all(Event::MbarrierWait(which)).filter(move |w| after[*w])
             };
             if !waits(Barrier::Empty).any(|w| again(&w)) {
                 let what = "no wait for the slot's empty barrier before it is filled again";

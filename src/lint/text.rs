@@ -55,6 +55,14 @@ pub fn check_templates<'a>(
     faults
 }
 
+/// Opcodes of the assembly statements of a text that order, synchronise or copy asynchronously, in
+/// order of appearance.
+pub fn raw_synchronisation(text: &str) -> Vec<String> {
+    let text = without_comments(text);
+    let asm = words(&text).into_iter().filter(|(_, word)| *word == "asm");
+    asm.flat_map(|(at, _)| opcodes(&text[at..])).filter(|o| is_synchronisation(o)).collect()
+}
+
 fn check(name: &str, text: &str, raw: bool, faults: &mut Vec<TextFault>) {
     let text = without_comments(text);
     let mut fault = |at: usize, what: String| {
