@@ -6,6 +6,7 @@ use amk_validator::{Validated, validate};
 use super::EngineError;
 use crate::codegen::{self, RenderOptions, Source, Tables};
 use crate::image::ImageCache;
+use crate::lint::{Expected, check_ptx};
 use crate::toolchain::{CompileRequest, Nvrtc, SpillPolicy};
 
 /// A program ready to be uploaded.
@@ -25,10 +26,11 @@ pub struct BuildRequest<'a> {
     pub spills: SpillPolicy,
 }
 
-/// Validates, renders and compiles a program.
+/// Validates, renders and compiles a program, and lints the PTX of the image.
 ///
 /// # Errors
-/// Rejected by the validator, refused by the templates, or not compiled.
+/// Rejected by the validator, refused by the templates, not compiled, or without an edge's instruction
+/// sequence.
 pub fn build(program: Program, request: &BuildRequest<'_>) -> Result<Built, EngineError> {
     let program = validate(program, request.target).map_err(|r| {
         EngineError::Rejected(r.faults.first().map_or_else(String::new, |f| f.message.clone()))
@@ -49,5 +51,7 @@ pub fn build(program: Program, request: &BuildRequest<'_>) -> Result<Built, Engi
             spills: request.spills,
         },
     )?;
+    let expected = Expected::new(&program, request.target);
+    check_ptx(&image.compiled.ptx, &expected).map_err(EngineError::Lint)?;
     Ok(Built { program, source, tables, cubin: image.compiled.cubin })
 }

@@ -35,6 +35,8 @@ pub enum EngineError {
     Codegen(#[from] crate::codegen::CodegenError),
     #[error(transparent)]
     Compile(#[from] crate::image::BuildError),
+    #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
+    Lint(Vec<crate::lint::LintFault>),
     #[error("the schedule was rejected: {0}")]
     Rejected(String),
     #[error("{0}")]
