@@ -1,12 +1,16 @@
-//! Kernels in which one part of one edge is weakened or missing: the lint must find each, and by the
-//! rule that speaks of it. Two ways to make them: edits of the rendered text, which are compiled again,
-//! and edits of single instructions of the PTX, of every instruction in turn.
+//! Kernels in which one part of one edge is another than it must be: the lint must find each. Three ways
+//! to make them: edits of the rendered text that put something wrong in the place of something right,
+//! which are compiled again and must be found by the rule that speaks of them; edits of single
+//! instructions of the PTX, of every instruction in turn; and every instruction of the templates weakened
+//! or missing wherever it stands, on every target. What is merely left out is in `places.rs`.
 
-use amk::lint::{Rule, check_ptx};
+use std::collections::BTreeSet;
+
+use amk::lint::{Expected, Rule, check_ptx, raw_synchronisation};
 use rayon::prelude::*;
 
-use crate::lint::{expected, judge, ptx};
-use crate::support::{Kernel, kernels, pool};
+use crate::lint::{expected, ptx};
+use crate::support::{Kernel, kernels, others, pool};
 
 /// An edit of the rendered text and the rule that must find it.
 struct Mutant {
@@ -35,10 +39,6 @@ const COMMON: &[Mutant] = mutants! {
     "plain packet loads":
         r#"asm volatile("ld.relaxed.gpu.global.v2.b64 { %0, %1}, [%2];" : "=l"(a), "=l"(b) : "l"(p) : "memory");"# =>
         r#"a = p[0]; b = p[1];"#, PacketLoad;
-    "packets of a stage looked at once":
-        "if (all || spin.give_up(*cx.p, cx.sm, cx.pc, cx.step, EDGE_PACKET, tag, seen)) break;" => "break;", PacketLoad;
-    "packets of attention looked at once":
-        "spin.give_up(*cx.p, cx.sm, cx.pc, cx.step, EDGE_PACKET, tag, (u32)(a >> 32))) break;" => "true) break;", PacketLoad;
     "the second word's tag not looked at":
         "(valid <= 2 || (u32)(b >> 32) == tag)" => "true", PacketLoad;
     "a plain load of a counter":
@@ -46,36 +46,16 @@ const COMMON: &[Mutant] = mutants! {
     "a volatile load of a counter":
         r#"asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");"# =>
         "v = *(volatile const u32*)p;", Form;
-    "a counter looked at once":
-        "if (seen >= want || spin.give_up(*cx.p, cx.sm, cx.pc, cx.step, EDGE_COUNTER, want, seen)) break;" => "break;", CounterWait;
-    "no barrier after a counter wait":
-        "    }\n  }\n  amk_consumer_sync();\n}\nAMK_FN void counter_signals" => "    }\n  }\n}\nAMK_FN void counter_signals", CounterWait;
-    "no barrier before a counter signal":
-        "  amk_consumer_sync();\n  if (cx.t == 0) {\n    for (u32 i = 0; i < n; ++i) amk_counter_release" =>
-        "  if (cx.t == 0) {\n    for (u32 i = 0; i < n; ++i) amk_counter_release", CounterSignal;
     "a counter signalled by atomicAdd":
         r#"asm volatile("red.release.gpu.global.add.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory");"# => "atomicAdd(p, v);", Form;
     "a counter signalled by a store":
         r#"asm volatile("red.release.gpu.global.add.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory");"# => "*p = *p + v;", Place;
-    "no counter signal":
-        "amk_counter_release(counter_at(*cx.p, op[i].counter), op[i].amount);" => ";", Missing;
-    "no barrier before the arrival":
-        "  amk_consumer_sync();\n  if (cx.w == 0) {\n    u32 place" => "  if (cx.w == 0) {\n    u32 place", Arrival;
     "an arrival by atomicAdd":
         r#"asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;" : "=r"(v) : "l"(p) : "memory");"# => "v = atomicAdd(p, 1u);", Form;
-    "no warp barrier after the arrival":
-        "place = amk_shfl(place, 0);\n    amk_warp_sync();" => "place = amk_shfl(place, 0);", Arrival;
-    "no warp barrier before the token":
-        "        amk_warp_sync();\n      }\n      if (cx.lane == 0) {\n        u32* tokens" =>
-        "      }\n      if (cx.lane == 0) {\n        u32* tokens", Token;
     "a plain store of the token":
         r#"asm volatile("st.release.gpu.global.b64 [%0], %1;" ::"l"(p), "l"(v) : "memory");"# => "*p = v;", Place;
     "a volatile load of the token":
         r#"asm volatile("ld.acquire.gpu.global.b64 %0, [%1];" : "=l"(v) : "l"(p) : "memory");"# => "v = *(volatile const u64*)p;", Form;
-    "the token looked at once":
-        "if ((u32)(seen >> 32) == tag) break;" => "break;", Token;
-    "no barrier after the token":
-        "  amk_consumer_sync();\n  cx.stop = control[1];" => "  cx.stop = control[1];", Token;
     "the host's progress before its token":
         "amk_host_store(p.host_tokens + cx.step, token);\n        amk_host_release(p.host_progress, cx.step + 1);" =>
         "amk_host_release(p.host_progress, cx.step + 1);\n        amk_host_store(p.host_tokens + cx.step, token);", Host;
@@ -87,31 +67,17 @@ const COMMON: &[Mutant] = mutants! {
         "return atomicCAS(p, 0u, v) == 0;" => "*p = v; return true;", Place;
     "the stop flag stored plainly":
         "if (stop) amk_store_shared_flag(cx.smem + CONTROL_AT, 1);" => "if (stop) control[0] = 1;", Place;
-    "the stop flag not cleared":
-        "if (t == 0) amk_store_shared_flag(smem + CONTROL_AT, 0);" => "", Missing;
-    "no block barrier after the ring is made":
-        "amk_block_sync();\n  if (w == NW)" => "if (w == NW)", RingInit;
     "the block barrier before the ring is made":
         "ring_init(ring, smem, t);" => "amk_block_sync(); ring_init(ring, smem, t);", RingInit;
     "an empty barrier that one warp less completes":
         "mbar_init(r.empty(i), NW)" => "mbar_init(r.empty(i), NW - 1)", RingInit;
-    "a chunk read without a wait":
-        "if (in_chunk == 0) ring_wait(ring);" => "", RingWait;
-    "a full slot looked at once":
-        "while (!mbar_test(r.full(r.slot), r.parity)) {}" => "mbar_test(r.full(r.slot), r.parity);", RingWait;
     "a wait for the wrong barrier":
         "while (!mbar_test(r.full(r.slot), r.parity)) {}" => "while (!mbar_test(r.empty(r.slot), r.parity)) {}", RingWait;
-    "no warp barrier before a slot is released":
-        "  amk_warp_sync();\n  if (lane == 0) mbar_arrive(r.empty(r.slot));" => "  if (lane == 0) mbar_arrive(r.empty(r.slot));", RingRelease;
     "the wrong barrier arrived on":
         "mbar_arrive(r.empty(r.slot))" => "mbar_arrive(r.full(r.slot))", Place;
-    "no slot released":
-        "if (lane == 0) mbar_arrive(r.empty(r.slot));" => "", Missing;
     "slots filled again without a wait":
         "while (!mbar_test(r.empty(next.slot), next.parity ^ 1))\n            if (amk_load_shared_flag(smem + CONTROL_AT)) goto drain;" =>
         "if (amk_load_shared_flag(smem + CONTROL_AT)) goto drain;", RingCopy;
-    "slots filled again after one look":
-        "while (!mbar_test(r.empty(next.slot), next.parity ^ 1))" => "if (!mbar_test(r.empty(next.slot), next.parity ^ 1))", RingWait;
     "copies in flight without end":
         "while (in_flight >= run.window) {" => "while (false) {", RingCopy;
     "the producer ends before its copies":
@@ -120,14 +86,8 @@ const COMMON: &[Mutant] = mutants! {
 
 /// Edits of a kernel with bulk copies.
 const BULK: &[Mutant] = mutants! {
-    "no fence of the mbarriers":
-        r#"asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");"# => "", RingInit;
-    "no proxy fence":
-        r#"asm volatile("fence.proxy.async.shared::cta;" ::: "memory");"# => "", RingInit;
     "a full barrier that two arrivals complete":
         "mbar_init(r.full(i), 1)" => "mbar_init(r.full(i), 2)", RingInit;
-    "no expect_tx":
-        "mbar_arrive_expect(r.full(slot), bytes);" => "", RingCopy;
     "an arrival in place of expect_tx":
         "mbar_arrive_expect(r.full(slot), bytes);" => "mbar_arrive(r.full(slot));", Place;
     "fewer bytes expected than copied":
@@ -138,8 +98,6 @@ const BULK: &[Mutant] = mutants! {
 
 /// Edits of a kernel with `cp.async`.
 const CP_ASYNC: &[Mutant] = mutants! {
-    "no arrival of the copies":
-        "mbar_arrive_copies(r.full(slot));" => "", RingCopy;
     "an arrival that does not wait for the copies":
         "mbar_arrive_copies(r.full(slot));" => "mbar_arrive(r.full(slot));", RingCopy;
     "copies of the threads' own":
@@ -153,13 +111,23 @@ fn kernel(golden: &str) -> &'static Kernel {
     kernels().iter().find(|k| k.golden == golden).unwrap()
 }
 
+/// Cases of a short text.
+const KEPT: [&str; 3] = ["op_norm_qkv<false", "op_attention<", "op_boundary<"];
+
+/// What a short text is held to.
+pub fn short_expected(kernel: &Kernel) -> Expected {
+    let mut expected = expected(kernel);
+    expected.cases.retain(|case| KEPT.iter().any(|call| case.call.contains(call)));
+    assert_eq!(expected.cases.len(), KEPT.len(), "{}", kernel.golden);
+    expected
+}
+
 /// A kernel's text with the cases of one product, of attention and of the boundary alone: all edges are
 /// there, and a compile takes a third of the time.
-fn short_text(kernel: &Kernel) -> String {
-    let kept = ["op_norm_qkv<false", "op_attention<", "op_boundary<"];
+pub fn short_text(kernel: &Kernel) -> String {
     let lines = kernel.source.text.lines().filter(|line| {
         let case = line.trim_start().starts_with("case ");
-        !case || kept.iter().any(|call| line.contains(call))
+        !case || KEPT.iter().any(|call| line.contains(call))
     });
     lines.fold(String::new(), |text, line| text + line + "\n")
 }
@@ -167,7 +135,9 @@ fn short_text(kernel: &Kernel) -> String {
 /// Applies every edit in turn and says which of them the lint did not find as it should.
 fn survivors(kernel: &Kernel, mutants: &[&Mutant]) -> Vec<String> {
     let source = short_text(kernel);
-    if let Err(faults) = judge(kernel, &source) {
+    let expected = short_expected(kernel);
+    let judge = |text: &str| check_ptx(&ptx(kernel, text), &expected);
+    if let Err(faults) = judge(&source) {
         panic!("{} is at fault without any edit: {faults:#?}", kernel.golden);
     }
     let judged = |m: &&Mutant| {
@@ -175,7 +145,7 @@ fn survivors(kernel: &Kernel, mutants: &[&Mutant]) -> Vec<String> {
         if text == source {
             return Some(format!("{}: the text does not hold what it replaces", m.name));
         }
-        match judge(kernel, &text) {
+        match judge(&text) {
             Ok(_) => Some(format!("{}: not found", m.name)),
             Err(faults) if faults.iter().any(|f| f.rule == m.rule) => None,
             Err(faults) => {
@@ -266,6 +236,8 @@ fn weakenings(line: &str) -> Vec<String> {
             out.push(line.replace("arrive", "arrive.relaxed.cta"));
             out.push(line.replace("arrive", "arrive_drop"));
         }
+        // Relaxed, and of the scope that is the default: only its absence is worse.
+        ("atom", _) if parts.contains(&"cas") => out.clear(),
         ("cp", _) => {
             out.push(line.replace("complete_tx::bytes", "noinc"));
             out.push(line.replace("cp.async.cg", "cp.async.ca"));
@@ -284,7 +256,7 @@ fn every_instruction_weakened_alone_is_found() {
     for golden in ["tests/goldens/sm_90a/default-bf16.cu", "tests/goldens/sm_80/default-bf16.cu"] {
         let kernel = kernel(golden);
         let ptx = ptx(kernel, &short_text(kernel));
-        let expected = expected(kernel);
+        let expected = short_expected(kernel);
         check_ptx(&ptx, &expected).unwrap();
         let lines: Vec<&str> = ptx.lines().collect();
         let edits: Vec<(usize, String)> = (0..lines.len())
@@ -308,4 +280,65 @@ fn every_instruction_weakened_alone_is_found() {
             missed.join("\n")
         );
     }
+}
+
+/// Opcodes of all raw synchronisation that a kernel's text holds.
+fn opcodes(kernel: &Kernel) -> BTreeSet<String> {
+    raw_synchronisation(&kernel.source.text).into_iter().collect()
+}
+
+/// The lines of a PTX text whose opcode this is.
+fn lines_of(lines: &[&str], opcode: &str) -> Vec<usize> {
+    let is = |n: &usize| lines[*n].trim_start().split([' ', ';', '\t']).next() == Some(opcode);
+    (0..lines.len()).filter(is).collect()
+}
+
+/// Instructions that have no weaker form.
+const NO_WEAKER: [&str; 1] = ["mbarrier.init.shared.b64"];
+
+/// Every instruction of the templates, in the kernels of every target: missing altogether, and weakened
+/// in the first and in the last place alone.
+#[test]
+fn every_instruction_of_the_templates_is_judged_on_every_target() {
+    let others = others();
+    let all: Vec<&Kernel> = kernels().iter().chain(&others).collect();
+    let (mut wanted, mut met) = (BTreeSet::new(), BTreeSet::new());
+    let mut missed = Vec::new();
+    for kernel in all {
+        let ptx = match kernel.golden.ends_with(".cu") {
+            true => kernel.compiled().unwrap().ptx.clone(),
+            false => ptx(kernel, &kernel.source.text),
+        };
+        let expected = expected(kernel);
+        let lines: Vec<&str> = ptx.lines().collect();
+        let mut edits: Vec<(String, String)> = Vec::new();
+        for opcode in opcodes(kernel) {
+            wanted.insert(opcode.clone());
+            let places = lines_of(&lines, &opcode);
+            let (Some(&first), Some(&last)) = (places.first(), places.last()) else { continue };
+            met.insert(opcode.clone());
+            let without = |n: usize| if places.contains(&n) { "" } else { lines[n] };
+            let text: Vec<&str> = (0..lines.len()).map(without).collect();
+            edits.push((format!("no {opcode}"), text.join("\n")));
+            for at in BTreeSet::from([first, last]) {
+                let weaker = weakenings(lines[at]);
+                let known = !weaker.is_empty() || NO_WEAKER.contains(&opcode.as_str());
+                assert!(known, "no weaker form of {opcode} is known to this test");
+                for to in weaker {
+                    let mut text = lines.clone();
+                    text[at] = &to;
+                    let name = format!("line {}: {} -> {to}", at + 1, lines[at]);
+                    edits.push((name, text.join("\n")));
+                }
+            }
+        }
+        let judge = |(name, text): &(String, String)| {
+            check_ptx(text, &expected).is_ok().then(|| format!("{}: {name}", kernel.golden))
+        };
+        let found = edits.par_iter().filter_map(judge);
+        missed.extend(pool().install(|| found.collect::<Vec<_>>()));
+    }
+    assert!(missed.is_empty(), "{}:\n{}", missed.len(), missed.join("\n"));
+    let never: Vec<_> = wanted.difference(&met).collect();
+    assert!(never.is_empty(), "in the templates and in no kernel's PTX: {never:?}");
 }

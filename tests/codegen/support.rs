@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 use amk::codegen::{RenderOptions, Source, render};
 use amk::lower::{EdgeKind, Edges, Knobs, Mode, Shape, Sizes, lower_for};
 use amk::target::{Target, default_targets};
-use amk::toolchain::{FindOptions, Nvrtc, find_nvrtc};
+use amk::toolchain::{CompileRequest, Compiled, FindOptions, Nvrtc, SpillPolicy, find_nvrtc};
 use amk_models::Checkpoint;
 use amk_schedule_ir::{DType, Program};
 use amk_validator::{Validated, validate};
@@ -17,11 +17,30 @@ pub struct Kernel {
     pub source: Source,
     /// The golden file, relative to the root of the package.
     pub golden: String,
+    compiled: OnceLock<Result<Compiled, String>>,
 }
 
 impl Kernel {
     pub fn path(&self) -> PathBuf {
         PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(&self.golden)
+    }
+
+    /// The golden text, compiled for its target, spills or not.
+    pub fn compile(&self) -> Result<Compiled, String> {
+        let text = self.golden_text();
+        let request = CompileRequest {
+            source: &text,
+            name: &self.golden,
+            arch: self.source.sm.parse().unwrap(),
+            options: &[],
+            spills: SpillPolicy::Report,
+        };
+        nvrtc().compile(&request).map_err(|e| e.to_string())
+    }
+
+    /// The same, compiled once.
+    pub fn compiled(&self) -> Result<&Compiled, String> {
+        self.compiled.get_or_init(|| self.compile()).as_ref().map_err(Clone::clone)
     }
 
     /// The golden text.
@@ -58,7 +77,7 @@ fn kernel(name: &str, shape: &Shape, target: &Target, mode: Mode) -> Kernel {
 fn finish(golden: String, program: Program, target: &Target, options: RenderOptions) -> Kernel {
     let program = validate(program, target).unwrap();
     let source = render(&program, target, options).unwrap();
-    Kernel { program, source, golden }
+    Kernel { program, source, golden, compiled: OnceLock::new() }
 }
 
 /// Kernels of other kinds of programs, without golden files: counters in place of packets, split
