@@ -30,7 +30,7 @@ pub fn folder(name: &str) -> PathBuf {
 pub fn target(sm_count: u32, bulk_copy: bool) -> Target {
     Target {
         name: "host".to_owned(),
-        sm: if bulk_copy { "sm_90a" } else { "sm_86" }.to_owned(),
+        sm: if bulk_copy { "sm_90a" } else { "sm_80" }.to_owned(),
         sm_count,
         shared_per_block: 101_376,
         shared_per_sm: 102_400,

@@ -1,121 +1,232 @@
-//! ThreadSanitizer is silent on the text as it is, and every synchronisation dropped from it is seen:
-//! by the sanitizer, by wrong tokens, or because the launch got stuck or broke a rule.
+//! ThreadSanitizer is silent on the text as it is, and its tokens are the reference's; every
+//! synchronisation dropped from it is seen: by the sanitizer, by wrong tokens, or because the launch got
+//! stuck or broke a rule.
+
+use std::collections::BTreeSet;
 
 use amk::lower::{Knobs, Mode};
 use rayon::prelude::*;
 
 use crate::build::{Build, Host, Run};
-use crate::mutants::{Kind, Mutant, plant, spare};
+use crate::mutants::{Mutant, edit_names, plant, unseen};
 use crate::support::{Case, Launch, folder};
 use crate::tiny::Tiny;
 use crate::tokens::{counters, small};
 
-/// Seeds a mutant is given to show itself in.
+/// Seeds a text is given to show itself in.
 const SEEDS: u64 = 6;
 
-/// What each run of a mutant showed, or that nothing did.
-fn seen(host: &Host, mutant: &Mutant, right: &Run) -> Result<String, String> {
-    for seed in 0..SEEDS {
-        let run = host.run(seed, mutant.id);
-        let how = match run.code {
-            Some(0) if run.stdout == right.stdout => continue,
-            Some(0) => "other tokens or logits",
-            Some(1) => "given up",
-            Some(3) => "stuck",
-            Some(4) => "a broken rule",
-            Some(66) => "a race",
-            _ => panic!("{}: {:?} {}", mutant.name, run.code, run.stderr),
-        };
-        return Ok(format!("{}: {how} (seed {seed})", mutant.name));
+/// A program under watch.
+struct Watched {
+    name: &'static str,
+    case: Case,
+    mode: Mode,
+    host: Host,
+    mutants: Vec<Mutant>,
+    /// What the first seed gave.
+    right: Run,
+}
+
+impl Watched {
+    /// Renders and compiles a case, with all switches.
+    fn new(
+        name: &'static str,
+        tiny: Tiny,
+        sms: u32,
+        bulk: bool,
+        knobs: &Knobs,
+        mode: Mode,
+    ) -> Self {
+        let folder = folder(name);
+        let case = Case::new(tiny.checkpoint(&folder.join("model")), sms, bulk, knobs, mode);
+        let (text, mutants) = plant(&case.render().text);
+        let host = Host::new(&text, &folder, Build::Watched);
+        let right =
+            Run { code: None, tokens: vec![], stdout: String::new(), stderr: String::new() };
+        Watched { name, case, mode, host, mutants, right }
     }
-    Err(mutant.name.clone())
-}
 
-/// With a limit on waiting, a lost signal ends the launch with a report that says which wait it was.
-fn gives_up(case: &Case, host: &Host, lost: &Mutant) {
-    let launch = Launch { steps: 2, spin_limit: 1000, ..Launch::default() };
-    case.write(host.folder(), &case.prompt(2), &[launch]);
-    // What the launch does after it was given up is in no order any more.
-    let run = host.run_with(0, lost.id, "report_bugs=0");
-    assert_eq!(run.code, Some(1), "{}{}", run.stdout, run.stderr);
-    let report = run.stdout.lines().find(|line| line.starts_with("given up 1:"));
-    assert!(report.is_some_and(|r| r.contains("edge 2") && r.contains("step 0")), "{}", run.stdout);
-}
-
-/// The text as it is stays silent in every seed and gives what `right` gave; each mutant does not.
-fn judge(name: &str, host: &Host, kind: Kind, mutants: &[Mutant], right: &Run) {
-    assert_eq!(right.code, Some(0), "{name}: {}{}", right.stdout, right.stderr);
-    let silent: Vec<String> = (0..SEEDS)
-        .into_par_iter()
-        .map(|seed| (seed, host.run(seed, 0)))
-        .filter(|(_, run)| run.code != Some(0) || run.stdout != right.stdout)
-        .map(|(seed, run)| format!("{name} seed {seed}: {}{}", run.stdout, run.stderr))
-        .collect();
-    assert!(silent.is_empty(), "{}", silent.join("\n"));
-    let results: Vec<_> = mutants.par_iter().map(|m| seen(host, m, right)).collect();
-    for text in results.iter().flatten() {
-        println!("{name}: {text}");
+    /// Two launches from a prompt of two tokens: one that runs to its end and one that a token ends early.
+    fn decode(mut self) -> Self {
+        let prompt = self.case.prompt(2);
+        let launch = Launch { steps: 4, epoch_base: 1, ..Launch::default() };
+        self.case.write(self.host.folder(), &prompt, std::slice::from_ref(&launch));
+        let free = self.first_seed();
+        let tokens = &free.tokens[0];
+        // Step 0 gives the second token of the prompt.
+        let mut text = vec![prompt[0]];
+        for token in tokens {
+            if text.len() >= prompt.len() {
+                self.is_right(&text, *token);
+            }
+            text.push(*token);
+        }
+        assert_eq!(text[..2], prompt);
+        // Once more, with the last of these tokens ending the launch early, where it first comes up.
+        let last = tokens[3];
+        let stopping = Launch { epoch_base: 10, steps: 6, eos: vec![last], ..launch.clone() };
+        self.case.write(self.host.folder(), &prompt, &[launch, stopping]);
+        let right = self.first_seed();
+        assert_eq!(right.tokens[0], *tokens, "{}", self.name);
+        let stop = 1 + tokens[1..].iter().position(|t| *t == last).unwrap();
+        assert_eq!(right.tokens[1], tokens[..=stop], "{}", self.name);
+        self.right = right;
+        self
     }
-    let missed = results.iter().filter_map(|r| r.as_ref().err());
-    let missed: Vec<&String> = missed.filter(|name| spare(name, kind).is_none()).collect();
-    assert!(missed.is_empty(), "{name}: dropped and not seen: {missed:#?}");
-}
 
-/// Decoding: a launch that runs to its end and one that a token ends early.
-fn decode(name: &str, tiny: Tiny, sms: u32, kind: Kind, knobs: &Knobs, mode: Mode) {
-    let folder = folder(name);
-    let case = Case::new(tiny.checkpoint(&folder.join("model")), sms, kind.bulk, knobs, mode);
-    let (text, mutants) = plant(&case.render().text, kind);
-    let host = Host::new(&text, &folder, Build::Watched);
-    let prompt = case.prompt(2);
-    let launch = Launch { steps: 4, epoch_base: 1, ..Launch::default() };
-    case.write(&folder, &prompt, std::slice::from_ref(&launch));
-    let free = host.run(0, 0);
-    assert_eq!(free.code, Some(0), "{name}: {}", free.stderr);
-    // Once more, with the last of these tokens ending the launch early, where it first comes up.
-    let last = free.tokens[0][3];
-    let stopping = Launch { epoch_base: 10, steps: 6, eos: vec![last], ..launch.clone() };
-    case.write(&folder, &prompt, &[launch, stopping]);
-    let right = host.run(0, 0);
-    assert_eq!(right.tokens[0], free.tokens[0], "{name}");
-    let stop = 1 + free.tokens[0][1..].iter().position(|t| *t == last).unwrap();
-    assert_eq!(right.tokens[1], free.tokens[0][..=stop], "{name}");
-    judge(name, &host, kind, &mutants, &right);
-    if let Some(lost) = mutants.iter().find(|m| m.name == "signal of a counter") {
-        gives_up(&case, &host, lost);
+    /// Three launches of one step of several positions each.
+    fn prefill(mut self, tokens: u64) -> Self {
+        let launch = |i| Launch { pos0: tokens * i, steps: 1, epoch_base: i, ..Launch::default() };
+        let prompt = self.case.prompt(3 * tokens as usize);
+        self.case.write(self.host.folder(), &prompt, &[launch(0), launch(1), launch(2)]);
+        self.right = self.first_seed();
+        for n in 0..3 {
+            let (_, want) = self.case.expected(&prompt[..(n + 1) * tokens as usize], 1);
+            let got = self.host.logits(n);
+            let far = got.iter().zip(&want[0]).map(|(a, b)| (a - b).abs()).fold(0f32, f32::max);
+            assert!(far < self.limit(&want[0]), "{} launch {n}: off by {far}", self.name);
+        }
+        self
+    }
+
+    fn first_seed(&self) -> Run {
+        let run = self.host.run(0, 0);
+        assert_eq!(run.code, Some(0), "{}: {}{}", self.name, run.stdout, run.stderr);
+        run
+    }
+
+    /// How far logits may be from the reference's.
+    fn limit(&self, reference: &[f32]) -> f32 {
+        let spread = reference.iter().fold(0f32, |m, v| m.max(v.abs()));
+        spread * if self.mode == Mode::F32 { 2e-5 } else { 0.05 }
+    }
+
+    /// The token after `text` is the reference's, or as good but for rounding.
+    fn is_right(&self, text: &[u32], token: u32) {
+        let (best, logits) = self.case.expected(text, 1);
+        let logits = &logits[0];
+        let regret = logits[best[0] as usize] - logits[token as usize];
+        assert!(regret <= self.limit(logits), "{}: {token} after {text:?}", self.name);
+    }
+
+    /// Every seed is silent and gives what the first one gave.
+    fn is_silent(&self) {
+        let silent: Vec<String> = (0..SEEDS)
+            .into_par_iter()
+            .map(|seed| (seed, self.host.run(seed, 0)))
+            .filter(|(_, run)| run.code != Some(0) || run.stdout != self.right.stdout)
+            .map(|(seed, run)| format!("{} seed {seed}: {}{}", self.name, run.stdout, run.stderr))
+            .collect();
+        assert!(silent.is_empty(), "{}", silent.join("\n"));
+    }
+
+    /// How a mutant shows itself, if it does.
+    fn seen(&self, mutant: &Mutant) -> Option<String> {
+        for seed in 0..SEEDS {
+            let run = self.host.run(seed, mutant.id);
+            let how = match run.code {
+                Some(0) if run.stdout == self.right.stdout => continue,
+                Some(0) => "other tokens or logits",
+                Some(1) => "given up",
+                Some(3) => "stuck",
+                Some(4) => "a broken rule",
+                Some(66) => "a race",
+                _ => panic!("{}: {:?} {}", mutant.name, run.code, run.stderr),
+            };
+            return Some(format!("{}: {}: {how} (seed {seed})", self.name, mutant.name));
+        }
+        None
+    }
+
+    /// With a limit on waiting, a lost signal ends the launch with a report that says which wait it was.
+    fn gives_up(&self) {
+        let lost = self.mutants.iter().find(|m| m.name.starts_with("amk_counter_release()"));
+        let launch = Launch { steps: 2, spin_limit: 1000, ..Launch::default() };
+        self.case.write(self.host.folder(), &self.case.prompt(2), &[launch]);
+        // What the launch does after it was given up is in no order any more.
+        let run = self.host.run_with(0, lost.unwrap().id, "report_bugs=0");
+        assert_eq!(run.code, Some(1), "{}{}", run.stdout, run.stderr);
+        let report = run.stdout.lines().find(|line| line.starts_with("given up 1:"));
+        let report = report.unwrap_or_else(|| panic!("{}", run.stdout));
+        assert!(report.contains("edge 2") && report.contains("step 0"), "{report}");
     }
 }
 
-#[test]
-fn packets_and_bulk_copies() {
-    let kind = Kind { packets: true, bulk: true, prefill: false };
+/// Packets through a ring of bulk copies. Two SMs have a part of the head; on the third the last
+/// instruction is another.
+fn packets() -> Watched {
     let knobs = Knobs { splits: Some(2), ..small() };
-    // Two SMs have a part of the head; on the third the last instruction is another.
     let tiny = Tiny { vocab: 16, ..Tiny::default() };
-    decode("watched_packets", tiny, 3, kind, &knobs, Mode::Bf16);
+    Watched::new("watched_packets", tiny, 3, true, &knobs, Mode::Bf16).decode()
 }
 
-#[test]
-fn counters_and_small_copies() {
-    let kind = Kind { packets: false, bulk: false, prefill: false };
+/// Counters, and a ring of 16-byte copies.
+fn plain() -> Watched {
     let knobs = Knobs { edges: counters(), splits: Some(2), ..small() };
-    decode("watched_counters", Tiny::default(), 2, kind, &knobs, Mode::F32);
+    Watched::new("watched_counters", Tiny::default(), 2, false, &knobs, Mode::F32).decode()
 }
 
-/// Several positions per step: barriers within ops, since each launch is one step.
-#[test]
-fn prefill() {
-    let (name, kind) = ("watched_prefill", Kind { packets: true, bulk: false, prefill: true });
-    let folder = folder(name);
-    let model = Tiny { layers: 1, ..Tiny::default() }.checkpoint(&folder.join("model"));
+/// Several positions per step, which is where some barriers within ops matter.
+fn prefill() -> Watched {
+    let model = Tiny { layers: 1, ..Tiny::default() };
     let knobs = Knobs { tokens: 4, splits: Some(2), q_heads_per_unit: Some(1), ..small() };
-    let case = Case::new(model, 2, kind.bulk, &knobs, Mode::F32);
-    let (text, mutants) = plant(&case.render().text, kind);
-    let host = Host::new(&text, &folder, Build::Watched);
-    let launch = |i| Launch { pos0: 4 * i, steps: 1, epoch_base: i, ..Launch::default() };
-    case.write(&folder, &case.prompt(12), &[launch(0), launch(1), launch(2)]);
-    let right = host.run(0, 0);
-    let within = |m: &&Mutant| m.name.contains("_sync") && !m.name.ends_with("boundary");
-    let mutants: Vec<Mutant> = mutants.iter().filter(within).cloned().collect();
-    judge(name, &host, kind, &mutants, &right);
+    Watched::new("watched_prefill", model, 2, false, &knobs, Mode::F32).prefill(4)
+}
+
+/// Of each place it is enough that one of the programs cannot do without it; the two kinds of ring are
+/// judged apart.
+#[test]
+fn every_place_dropped_is_seen() {
+    let (mut all, mut seen) = (BTreeSet::new(), BTreeSet::new());
+    for make in [packets, plain, prefill] {
+        let watched = make();
+        watched.is_silent();
+        let ring = |m: &Mutant| {
+            let name = if m.name.contains("in ring_") { " of 16-byte copies" } else { "" };
+            let bulk = watched.case.target.features.bulk_copy;
+            format!("{}{}", m.name, if bulk { "" } else { name })
+        };
+        let left = watched.mutants.iter().filter(|m| unseen(&m.name).is_none());
+        all.extend(left.clone().map(ring));
+        let left: Vec<&Mutant> = left.filter(|m| !seen.contains(&ring(m))).collect();
+        let found = left.par_iter().filter_map(|m| Some((ring(m), watched.seen(m)?)));
+        for (name, how) in found.collect::<Vec<_>>() {
+            println!("{how}");
+            seen.insert(name);
+        }
+        if watched.name == "watched_counters" {
+            watched.gives_up();
+        }
+    }
+    for name in edit_names() {
+        assert!(all.iter().any(|m| m.starts_with(name)), "no text holds what `{name}` edits");
+    }
+    let missed: Vec<_> = all.difference(&seen).collect();
+    assert!(
+        missed.is_empty(),
+        "dropped and not seen, {} of {}: {missed:#?}",
+        missed.len(),
+        all.len()
+    );
+}
+
+/// The other pairs of ring and arithmetic, silent and right.
+#[test]
+fn packets_in_float32_through_bulk_copies_are_silent() {
+    let tiny = Tiny { heads: 4, kv_heads: 2, ..Tiny::default() };
+    Watched::new("watched_bulk_f32", tiny, 3, true, &small(), Mode::F32).decode().is_silent();
+}
+
+#[test]
+fn packets_in_bf16_through_small_copies_are_silent() {
+    let tiny = Tiny { hidden: 80, inner: 72, ..Tiny::default() };
+    Watched::new("watched_async_bf16", tiny, 2, false, &small(), Mode::Bf16).decode().is_silent();
+}
+
+#[test]
+fn prefill_through_bulk_copies_is_silent() {
+    let model = Tiny { layers: 1, ..Tiny::default() };
+    let knobs = Knobs { tokens: 6, ..small() };
+    let watched = Watched::new("watched_bulk_prefill", model, 3, true, &knobs, Mode::Bf16);
+    watched.prefill(6).is_silent();
 }
