@@ -297,7 +297,7 @@ fn lines_of(lines: &[&str], opcode: &str) -> Vec<usize> {
 const NO_WEAKER: [&str; 1] = ["mbarrier.init.shared.b64"];
 
 /// Every instruction of the templates, in the kernels of every target: missing altogether, and weakened
-/// in the first and in the last place alone.
+/// in one place alone.
 #[test]
 fn every_instruction_of_the_templates_is_judged_on_every_target() {
     let others = others();
@@ -315,21 +315,19 @@ fn every_instruction_of_the_templates_is_judged_on_every_target() {
         for opcode in opcodes(kernel) {
             wanted.insert(opcode.clone());
             let places = lines_of(&lines, &opcode);
-            let (Some(&first), Some(&last)) = (places.first(), places.last()) else { continue };
+            let Some(&first) = places.first() else { continue };
             met.insert(opcode.clone());
             let without = |n: usize| if places.contains(&n) { "" } else { lines[n] };
             let text: Vec<&str> = (0..lines.len()).map(without).collect();
             edits.push((format!("no {opcode}"), text.join("\n")));
-            for at in BTreeSet::from([first, last]) {
-                let weaker = weakenings(lines[at]);
-                let known = !weaker.is_empty() || NO_WEAKER.contains(&opcode.as_str());
-                assert!(known, "no weaker form of {opcode} is known to this test");
-                for to in weaker {
-                    let mut text = lines.clone();
-                    text[at] = &to;
-                    let name = format!("line {}: {} -> {to}", at + 1, lines[at]);
-                    edits.push((name, text.join("\n")));
-                }
+            // One weaker form in one place: all forms in all places are judged above.
+            let weaker = weakenings(lines[first]);
+            let known = !weaker.is_empty() || NO_WEAKER.contains(&opcode.as_str());
+            assert!(known, "no weaker form of {opcode} is known to this test");
+            if let Some(to) = weaker.first() {
+                let mut text = lines.clone();
+                text[first] = to;
+                edits.push((format!("{} -> {to}", lines[first]), text.join("\n")));
             }
         }
         let judge = |(name, text): &(String, String)| {
