@@ -20,6 +20,8 @@ pub struct Case {
     pub ring: bool,
     /// Whether it is the boundary.
     pub boundary: bool,
+    /// Whether it chooses the next token.
+    pub argmax: bool,
 }
 
 impl Case {
@@ -51,6 +53,12 @@ impl Case {
                 (CancelLoad, "the load of the host's cancel word"),
                 (GivenUpLoad, "the load of the given-up word at system scope"),
                 (FlagStore, "the store of the stop flag"),
+            ]);
+        }
+        if self.argmax {
+            all.extend([
+                (KeyRead, "the read of the argmax keys"),
+                (NanClaim, "the claim of the report for a logit that is no number"),
             ]);
         }
         all

@@ -38,7 +38,10 @@ pub enum Event {
     /// Read of the report's first word at the boundary.
     GivenUpLoad,
     ReportLoad,
+    /// Claim of the report for a wait given up.
     ReportClaim,
+    /// Claim of the report for a logit that is no number.
+    NanClaim,
     FlagStore,
     FlagLoad,
     /// Weak access to data that instructions share.
@@ -137,6 +140,10 @@ fn event(
     let mut forms = FORMS.iter().filter(|(form, ..)| *form == instr.opcode).peekable();
     if forms.peek().is_some() {
         return match forms.find(|(_, _, home)| *home == place) {
+            Some((_, Event::ReportClaim, _)) if constant(3) == Some(2) => Ok(Event::NanClaim),
+            Some((_, Event::ReportClaim, _)) if constant(3) != Some(1) => {
+                Err((Rule::Form, "a claim of the report for no known reason".to_owned()))
+            }
             Some((_, event, _)) => Ok(*event),
             None => Err((Rule::Place, format!("{} addresses {place}", instr.opcode))),
         };

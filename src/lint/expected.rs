@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use amk_schedule_ir::{Access, Area, BufferSync, Op, Program, Target};
+use amk_schedule_ir::{Access, Area, BoundaryOp, BufferSync, Op, Program, Target};
 
 use super::cases::Case;
 use super::value::{Origin, Value};
@@ -192,6 +192,7 @@ fn cases(program: &Program) -> Vec<Case> {
                 packet_writes: false,
                 ring: false,
                 boundary: false,
+                argmax: false,
             });
             out.len() - 1
         });
@@ -199,7 +200,9 @@ fn cases(program: &Program) -> Vec<Case> {
         case.packet_reads |= packets(&instruction.reads);
         case.packet_writes |= packets(&instruction.writes);
         case.ring |= instruction.run.is_some();
-        case.boundary |= matches!(instruction.op, Op::Boundary(_));
+        let boundary = matches!(instruction.op, Op::Boundary(_));
+        case.boundary |= boundary;
+        case.argmax |= boundary && program.boundary.op == BoundaryOp::Argmax;
     }
     out
 }

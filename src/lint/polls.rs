@@ -55,6 +55,12 @@ impl Judged<'_> {
     fn spins(&self, i: usize) -> bool {
         let instr = &self.kernel.instrs[i];
         let Some(body) = self.flow.innermost(self.kernel.block_of[i]) else { return false };
+        // A loop around barriers is one over instructions or tiles: nobody polls in it.
+        let barrier =
+            |i: usize| matches!(self.events[i], Event::ConsumerBarrier | Event::BlockBarrier);
+        if body.iter().map(|b| &self.kernel.blocks[*b]).any(|b| (b.first..b.end).any(barrier)) {
+            return false;
+        }
         let mut address = Vec::new();
         if let Some((Base::Reg(reg), _)) = instr.address() {
             address.push(*reg);
