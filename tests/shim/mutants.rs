@@ -18,17 +18,17 @@ pub struct Mutant {
 }
 
 /// (name, text as it is, text with `M` for "this mutant runs"). Those that do not fit a text, such as
-/// one with another ring, are left out; all must fit one of them.
+/// one with another ring, are left out; all must fit one of them. A call in brackets is no place.
 const EDITS: &[(&str, &str, &str)] = &[
     (
         "bytes a bulk copy is waited for",
         "mbar_arrive_expect(r.full(slot), bytes)",
-        "(M ? mbar_arrive(r.full(slot)) : mbar_arrive_expect(r.full(slot), bytes))",
+        "(M ? (mbar_arrive)(r.full(slot)) : mbar_arrive_expect(r.full(slot), bytes))",
     ),
     (
         "wait of an arrival for its copies",
         "mbar_arrive_copies(r.full(slot))",
-        "(M ? mbar_arrive(r.full(slot)) : mbar_arrive_copies(r.full(slot)))",
+        "(M ? (mbar_arrive)(r.full(slot)) : mbar_arrive_copies(r.full(slot)))",
     ),
     ("wait for every arrival at the boundary", "(place + 1) %", "(place + 1 + M) %"),
 ];
