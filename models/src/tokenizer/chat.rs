@@ -1,9 +1,10 @@
 //! Chat templates: Jinja as HuggingFace's `apply_chat_template` sets it up, run by `minijinja`.
 
-use super::{TokenizerError, strftime};
+use super::{TokenizerError, python, strftime};
 use crate::limits;
 use minijinja::syntax::SyntaxConfig;
-use minijinja::value::{Kwargs, Value, ValueKind};
+pub use minijinja::value::Value as TemplateValue;
+use minijinja::value::Value;
 use minijinja::{Environment, Error, ErrorKind};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -66,36 +67,49 @@ impl ChatTemplate {
         special: &BTreeMap<String, String>,
         now: i64,
     ) -> Result<String, TokenizerError> {
-        let mut env = Environment::new();
-        let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
-        env.set_syntax(syntax.map_err(|e| TokenizerError::Template(chain(&e)))?);
-        env.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
-        env.set_recursion_limit(limits::MAX_TEMPLATE_RECURSION);
-        env.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
-        env.add_function("raise_exception", |message: String| -> Result<Value, Error> {
-            Err(Error::new(ErrorKind::InvalidOperation, format!("{RAISED}{message}")))
-        });
-        env.add_function("strftime_now", move |format: String| strftime::format(now, &format));
-        env.add_filter("tojson", tojson);
-        let source = generation_blocks(&self.source);
-        env.add_template("chat", &source).map_err(|e| TokenizerError::Template(chain(&e)))?;
-        let template = env.get_template("chat").map_err(|e| TokenizerError::Template(chain(&e)))?;
-
         let message = |m: &Message| {
             Value::from_pairs([
                 ("role", Value::from(m.role.as_str())),
                 ("content", Value::from(m.content.as_str())),
             ])
         };
-        let mut context: Vec<(&str, Value)> = vec![
-            ("messages", Value::from(messages.iter().map(message).collect::<Vec<_>>())),
+        let messages = messages.iter().map(message).collect::<Vec<_>>();
+        let context = [
+            ("messages", Value::from(messages)),
             ("add_generation_prompt", Value::from(add_generation_prompt)),
-            ("tools", Value::from(())),
-            ("documents", Value::from(())),
         ];
+        self.render_values(context, special, now)
+    }
+
+    /// Renders any values: `messages`, `add_generation_prompt`, `tools`, and what else the template asks for.
+    pub fn render_values<'a>(
+        &self,
+        values: impl IntoIterator<Item = (&'a str, TemplateValue)>,
+        special: &'a BTreeMap<String, String>,
+        now: i64,
+    ) -> Result<String, TokenizerError> {
+        let mut env = Environment::new();
+        let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
+        env.set_syntax(syntax.map_err(|e| TokenizerError::Template(chain(&e)))?);
+        env.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
+        env.set_recursion_limit(limits::MAX_TEMPLATE_RECURSION);
+        env.set_unknown_method_callback(python::method);
+        env.add_function("raise_exception", |message: String| -> Result<Value, Error> {
+            Err(Error::new(ErrorKind::InvalidOperation, format!("{RAISED}{message}")))
+        });
+        env.add_function("strftime_now", move |format: String| strftime::format(now, &format));
+        env.add_filter("tojson", python::tojson);
+        env.set_formatter(python::print);
+        let source = generation_blocks(&self.source);
+        env.add_template("chat", &source).map_err(|e| TokenizerError::Template(chain(&e)))?;
+        let template = env.get_template("chat").map_err(|e| TokenizerError::Template(chain(&e)))?;
+
+        let mut context: BTreeMap<&str, Value> =
+            BTreeMap::from([("tools", Value::from(())), ("documents", Value::from(()))]);
         context.extend(
             special.iter().map(|(role, token)| (role.as_str(), Value::from(token.as_str()))),
         );
+        context.extend(values);
         template.render(Value::from_pairs(context)).map_err(|e| {
             let text = chain(&e);
             match text.split_once(RAISED) {
@@ -140,127 +154,6 @@ fn generation_blocks(source: &str) -> String {
     }
     out.push_str(rest);
     out
-}
-
-/// `json.dumps(value, ensure_ascii=False, indent=…, separators=…, sort_keys=…)`.
-fn tojson(value: &Value, options: Kwargs) -> Result<String, Error> {
-    let indent: Option<usize> = options.get("indent")?;
-    let ensure_ascii: Option<bool> = options.get("ensure_ascii")?;
-    let sort_keys: Option<bool> = options.get("sort_keys")?;
-    let separators: Option<Vec<String>> = options.get("separators")?;
-    options.assert_all_used()?;
-    let (item, key) = match separators.as_deref() {
-        Some([item, key]) => (item.clone(), key.clone()),
-        _ => (if indent.is_some() { "," } else { ", " }.to_string(), ": ".to_string()),
-    };
-    let writer = Json {
-        indent,
-        ensure_ascii: ensure_ascii.unwrap_or(false),
-        sort: sort_keys.unwrap_or(false),
-        item,
-        key,
-    };
-    let mut out = String::new();
-    writer.write(value, 0, &mut out)?;
-    Ok(out)
-}
-
-struct Json {
-    indent: Option<usize>,
-    ensure_ascii: bool,
-    sort: bool,
-    item: String,
-    key: String,
-}
-
-impl Json {
-    fn write(&self, value: &Value, depth: usize, out: &mut String) -> Result<(), Error> {
-        if depth > limits::MAX_TEMPLATE_RECURSION {
-            return Err(Error::new(
-                ErrorKind::InvalidOperation,
-                "tojson: the value is nested too deeply",
-            ));
-        }
-        match value.kind() {
-            ValueKind::Undefined | ValueKind::None => out.push_str("null"),
-            ValueKind::Bool => out.push_str(if value.is_true() { "true" } else { "false" }),
-            ValueKind::Number => {
-                let _ = write!(out, "{value}");
-            }
-            ValueKind::String => self.string(value.as_str().unwrap_or_default(), out),
-            ValueKind::Map => {
-                let mut keys: Vec<Value> = value.try_iter()?.collect();
-                if self.sort {
-                    keys.sort_by_key(ToString::to_string);
-                }
-                out.push('{');
-                for (i, key) in keys.iter().enumerate() {
-                    self.between(i, depth + 1, out);
-                    self.string(&key.to_string(), out);
-                    out.push_str(&self.key);
-                    self.write(&value.get_item(key)?, depth + 1, out)?;
-                }
-                self.close(keys.len(), depth, '}', out);
-            }
-            ValueKind::Seq | ValueKind::Iterable => {
-                out.push('[');
-                let mut n = 0;
-                for item in value.try_iter()? {
-                    self.between(n, depth + 1, out);
-                    self.write(&item, depth + 1, out)?;
-                    n += 1;
-                }
-                self.close(n, depth, ']', out);
-            }
-            kind => {
-                return Err(Error::new(
-                    ErrorKind::InvalidOperation,
-                    format!("tojson: cannot write a {kind}"),
-                ));
-            }
-        }
-        Ok(())
-    }
-
-    fn between(&self, index: usize, depth: usize, out: &mut String) {
-        if index > 0 {
-            out.push_str(&self.item);
-        }
-        if let Some(n) = self.indent {
-            out.push('\n');
-            out.extend(std::iter::repeat_n(' ', n * depth));
-        }
-    }
-
-    fn close(&self, items: usize, depth: usize, bracket: char, out: &mut String) {
-        if let (Some(n), true) = (self.indent, items > 0) {
-            out.push('\n');
-            out.extend(std::iter::repeat_n(' ', n * depth));
-        }
-        out.push(bracket);
-    }
-
-    fn string(&self, text: &str, out: &mut String) {
-        out.push('"');
-        for c in text.chars() {
-            match c {
-                '"' => out.push_str("\\\""),
-                '\\' => out.push_str("\\\\"),
-                '\n' => out.push_str("\\n"),
-                '\r' => out.push_str("\\r"),
-                '\t' => out.push_str("\\t"),
-                '\u{8}' => out.push_str("\\b"),
-                '\u{c}' => out.push_str("\\f"),
-                c if (c as u32) < 0x20 || (self.ensure_ascii && !c.is_ascii()) => {
-                    for unit in c.encode_utf16(&mut [0; 2]) {
-                        let _ = write!(out, "\\u{unit:04x}");
-                    }
-                }
-                c => out.push(c),
-            }
-        }
-        out.push('"');
-    }
 }
 
 #[cfg(test)]

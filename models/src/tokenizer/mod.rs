@@ -2,14 +2,17 @@
 //!
 //! The vocabulary and its rules are the checkpoint's `tokenizer.json`, run by the `tokenizers` crate; special tokens
 //! and the chat template come from `tokenizer_config.json` (and `special_tokens_map.json`, `chat_template.jinja`).
-//! `stream.rs` turns a stream of ids into text without splitting a character; `chat.rs` renders chat templates;
-//! `strftime.rs` is the clock they may ask for.
+//! `stream.rs` turns a stream of ids into text without splitting a character, `stop.rs` ends it at a stop string;
+//! `chat.rs` renders chat templates, `python.rs` writes values as Python does, `strftime.rs` is the clock they may ask for.
 
 mod chat;
+mod python;
+mod stop;
 mod stream;
 mod strftime;
 
-pub use chat::{ChatTemplate, Message};
+pub use chat::{ChatTemplate, Message, TemplateValue};
+pub use stop::StopStrings;
 pub use stream::StreamDecoder;
 
 use crate::config::ConfigError;
