@@ -17,6 +17,7 @@ pub mod pack;
 pub mod pipeline;
 pub mod predict;
 pub mod report;
+pub mod sampled;
 pub mod scheduled;
 pub mod target;
 pub mod toolchain;

@@ -4,6 +4,7 @@
 //! mismatch), 2 wrong use, bad input or an unsupported model, 3 environment (no driver, no compiler).
 //! Nothing is loaded before a command needs it, so that `amk --help` and completions answer at once.
 
+mod chat;
 mod check;
 mod compile;
 mod completions;
@@ -17,6 +18,7 @@ mod inspect;
 mod model;
 mod place;
 mod program;
+mod sampling;
 mod toolchain;
 mod validate;
 mod verify;
@@ -68,6 +70,7 @@ struct Global {
 enum Command {
     Compile(compile::CompileArgs),
     Generate(generate::GenerateArgs),
+    Chat(chat::ChatArgs),
     Verify(verify::VerifyArgs),
     Validate(validate::ValidateArgs),
     Check(check::CheckArgs),
@@ -120,6 +123,7 @@ fn dispatch(command: Command, out: &Output) -> Outcome {
     match command {
         Command::Compile(args) => compile::run(&args, out),
         Command::Generate(args) => generate::run(&args, out),
+        Command::Chat(args) => chat::run(&args, out),
         Command::Verify(args) => verify::run(&args, out),
         Command::Validate(args) => validate::run(&args, out),
         Command::Check(args) => check::run(&args, out),

@@ -2,9 +2,11 @@
 //!
 //! One module per command, `support` runs the binary.
 
+mod chat;
 mod check;
 mod compile;
 mod completions;
+mod families;
 mod generate;
 mod hostile;
 mod inspect;
