@@ -26,6 +26,7 @@
 //! - [`hub`]: what a MODEL argument means, and the hub client.
 //! - [`tokenizer`]: text to ids and back, streaming, chat templates.
 //! - [`reference`]: the float32 forward pass with KV cache.
+//! - [`sampling`]: a token from logits, greedily or at random.
 //! - [`golden`]: outputs of HuggingFace transformers, and the comparison of any executor with them.
 //! - [`files`], [`limits`]: reading files, and how much of them.
 
@@ -42,13 +43,18 @@ pub mod golden;
 pub mod hub;
 pub mod limits;
 pub mod reference;
+pub mod sampling;
 pub mod tokenizer;
 pub mod weights;
 
 pub use checkpoint::{Checkpoint, CheckpointError, shape_only};
-pub use config::{Activation, GenerationConfig, ModelConfig, Role, Rope, RopeScaling, TensorSpec};
+pub use config::{
+    Activation, Feature, GenerationConfig, LayerPlan, LayerRope, ModelConfig, Role, Rope,
+    RopeScaling, RopeTable, TensorSpec,
+};
 pub use embedded::NAME as EMBEDDED_NAME;
 pub use hub::{Hub, Source, Spec};
 pub use reference::{Observer, Place, Reference, ReferenceError, Want, greedy};
+pub use sampling::{Sampler, Sampling};
 pub use tokenizer::{Message, Tokenizer};
 pub use weights::{DType, WeightTensor, Weights};

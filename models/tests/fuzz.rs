@@ -70,6 +70,95 @@ fn fields() -> Vec<String> {
     names
 }
 
+/// The configs of the fixtures: every family.
+fn configs() -> Vec<Value> {
+    let names = common::SUPPORTED.iter().map(|n| common::checkpoint(n).join("config.json"));
+    names.map(|p| serde_json::from_slice(&std::fs::read(p).unwrap()).unwrap()).collect()
+}
+
+/// Fields that some family reads.
+fn family_fields() -> Vec<String> {
+    let mut names: Vec<String> =
+        configs().iter().flat_map(|c| c.as_object().unwrap().keys().cloned()).collect();
+    names.extend(
+        ["rope_parameters", "layer_types", "no_rope_layers", "partial_rotary_factor", "x"]
+            .map(String::from),
+    );
+    names.sort();
+    names.dedup();
+    names
+}
+
+/// A rope object of keys that exist and values that may be wrong.
+fn rope() -> impl Strategy<Value = Value> {
+    let kinds = ["default", "linear", "dynamic", "llama3", "yarn", "longrope", "su", "x"];
+    let keys = [
+        "rope_theta",
+        "factor",
+        "low_freq_factor",
+        "high_freq_factor",
+        "original_max_position_embeddings",
+        "attention_factor",
+        "beta_fast",
+        "beta_slow",
+        "mscale",
+        "mscale_all_dim",
+        "truncate",
+        "short_factor",
+        "long_factor",
+        "partial_rotary_factor",
+        "full_attention",
+    ];
+    let number = prop_oneof![
+        Just(json!(1)),
+        (0.0f64..40.0).prop_map(Value::from),
+        (1u64..600).prop_map(Value::from),
+        Just(json!(true)),
+        Just(json!([1.0, 2.0])),
+        value(),
+    ];
+    let pairs = proptest::collection::vec((proptest::sample::select(keys.to_vec()), number), 0..6);
+    (proptest::sample::select(kinds.to_vec()), pairs).prop_map(|(kind, pairs)| {
+        let mut object = json!({"rope_type": kind});
+        for (key, value) in pairs {
+            object[key] = value;
+        }
+        object
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 5000, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn configs_of_every_family(
+        base in proptest::sample::select(configs()),
+        edits in proptest::collection::vec((proptest::sample::select(family_fields()), value()), 0..4),
+        rope in proptest::option::of((any::<bool>(), rope())),
+    ) {
+        let mut config = base;
+        for (field, value) in edits {
+            config[field] = value;
+        }
+        if let Some((new, rope)) = rope {
+            config[if new { "rope_parameters" } else { "rope_scaling" }] = rope;
+        }
+        match ModelConfig::from_slice("config.json", config.to_string().as_bytes()) {
+            Ok(c) => {
+                prop_assert!(c.layers.len() == c.num_layers && c.parameter_count().is_some());
+                prop_assert!(c.rope.rotary_dim(c.head_dim) <= c.head_dim);
+                if c.head_dim <= 4096 {
+                    let table = c.rope.table(c.head_dim, 1000);
+                    prop_assert!(table.inv_freq.len() * 2 <= c.head_dim);
+                }
+                let _ = c.features();
+            }
+            Err(e) => prop_assert!(e.to_string().len() > 20),
+        }
+        prop_assert!(LARGEST.load(Ordering::Relaxed) < ALLOWED);
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
 

@@ -120,7 +120,7 @@ pub fn run(args: &GenerateArgs, out: &Output) -> Outcome {
         true => BTreeSet::new(),
         false => checkpoint.eos_ids().map_err(|e| model::failure(&e))?,
     };
-    let capacity = checkpoint.config().max_position_embeddings;
+    let capacity = checkpoint.config().capacity();
     let positions = prompt.len().saturating_add(args.max_tokens).min(capacity);
     let mut source = source(args.device, args.compute, &checkpoint, positions)?;
     let load_seconds = start.elapsed().as_secs_f64();

@@ -2,15 +2,18 @@
 
 use std::path::PathBuf;
 
+use amk::lower::{Knobs, Mode, Shape, lower_for};
+use amk::pipeline::default_mode;
+use amk::target::default_targets;
 use amk_models::config::RopeScaling;
-use amk_models::{Checkpoint, ModelConfig, Source, shape_only};
+use amk_models::{Checkpoint, Feature, ModelConfig, Role, Source, shape_only};
 use clap::Args;
 use serde::Serialize;
 
 use super::{Failure, Outcome, Verdict, model};
 use crate::output::{self, Output, Tone};
 
-/// Show what a model is: architecture, sizes, weights, tokenizer.
+/// Show what a model is: architecture, sizes, weights and what each tensor became, tokenizer, memory, targets.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -32,10 +35,36 @@ struct InspectDocument<'a> {
     config: &'a ModelConfig,
     parameters: Option<u64>,
     kv_bytes_per_position_f32: u64,
+    /// What it does beyond the plain Llama block.
+    features: Vec<Feature>,
+    /// Stored weights, and keys and values of the whole context in float32, bytes; activations are small beside them.
+    memory_bytes_full_context: Option<u64>,
+    /// Parts that have a schedule for it.
+    targets: Vec<TargetFit>,
     weights: Option<WeightsDocument>,
     tokenizer: Option<TokenizerDocument>,
     eos_ids: Vec<u32>,
     not_applied: &'a [String],
+}
+
+#[derive(Serialize)]
+struct TargetFit {
+    name: String,
+    fits: bool,
+    /// Why not.
+    reason: Option<String>,
+}
+
+/// A tensor of the checkpoint and what it became.
+#[derive(Serialize)]
+struct TensorDocument {
+    name: String,
+    became: Role,
+    layer: Option<usize>,
+    dtype: String,
+    shape: Vec<usize>,
+    bytes: u64,
+    file: String,
 }
 
 #[derive(Serialize)]
@@ -45,6 +74,7 @@ struct WeightsDocument {
     files: Vec<String>,
     dtypes: Vec<String>,
     tied: bool,
+    tensors_became: Vec<TensorDocument>,
 }
 
 #[derive(Serialize)]
@@ -63,6 +93,9 @@ pub fn run(args: &InspectArgs, out: &Output) -> Outcome {
             source: None,
             parameters: config.parameter_count(),
             kv_bytes_per_position_f32: kv_bytes(&config),
+            features: config.features(),
+            memory_bytes_full_context: None,
+            targets: fits(Shape::of_config("", &config), Mode::Bf16),
             weights: None,
             tokenizer: None,
             eos_ids: config.eos_token_ids.clone(),
@@ -91,12 +124,29 @@ fn describe(checkpoint: &Checkpoint) -> Result<InspectDocument<'_>, Failure> {
         config,
         parameters: config.parameter_count(),
         kv_bytes_per_position_f32: kv_bytes(config),
+        features: config.features(),
+        memory_bytes_full_context: kv_bytes(config)
+            .checked_mul(config.capacity() as u64)
+            .and_then(|kv| kv.checked_add(weights.bytes())),
+        targets: fits(Shape::of(checkpoint), default_mode(checkpoint)),
         weights: Some(WeightsDocument {
             bytes: weights.bytes(),
             tensors: weights.iter().count(),
             files: weights.files().to_vec(),
             dtypes: weights.dtypes().iter().map(ToString::to_string).collect(),
             tied: weights.is_tied(),
+            tensors_became: weights
+                .roles()
+                .map(|(layer, became, t)| TensorDocument {
+                    name: t.name().to_owned(),
+                    became,
+                    layer,
+                    dtype: t.stored_dtype().to_owned(),
+                    shape: t.shape().to_vec(),
+                    bytes: t.bytes().len() as u64,
+                    file: t.file().to_owned(),
+                })
+                .collect(),
         }),
         tokenizer: tokenizer.map(|t| TokenizerDocument {
             vocab_size: t.vocab_size(),
@@ -107,6 +157,26 @@ fn describe(checkpoint: &Checkpoint) -> Result<InspectDocument<'_>, Failure> {
         eos_ids: eos.into_iter().collect(),
         not_applied: &checkpoint.generation().not_applied,
     })
+}
+
+/// Which parts have a schedule for a model. One layer says as much as all of them.
+fn fits(mut shape: Shape, mode: Mode) -> Vec<TargetFit> {
+    // No part holds a layer of that many elements, and planning one takes memory.
+    let s = &shape.sizes;
+    let widest = u128::from(s.hidden) * (u128::from(s.vocab) + 4 * u128::from(s.inner));
+    if widest > 1 << 35 {
+        return Vec::new();
+    }
+    shape.layers.truncate(1);
+    shape.sizes.layers = shape.layers.len() as u64;
+    default_targets()
+        .into_iter()
+        .map(|target| {
+            let lowered = lower_for(&shape, &target, &Knobs::default(), 0, mode);
+            let reason = lowered.err().map(|e| e.to_string());
+            TargetFit { name: target.name, fits: reason.is_none(), reason }
+        })
+        .collect()
 }
 
 /// Keys and values of one position in float32, bytes.
@@ -135,8 +205,15 @@ fn show(d: &InspectDocument<'_>, out: &Output) {
     row("context", format!("{} positions", c.max_position_embeddings));
     let scaling = match c.rope.scaling {
         RopeScaling::Default => String::new(),
-        RopeScaling::Linear { factor } => format!(", linear factor {factor}"),
-        RopeScaling::Llama3 { factor, .. } => format!(", llama3 factor {factor}"),
+        RopeScaling::LongRope { ref short_factor, .. } => {
+            format!(", longrope of {} factors", short_factor.len())
+        }
+        RopeScaling::Linear { factor }
+        | RopeScaling::Dynamic { factor, .. }
+        | RopeScaling::Llama3 { factor, .. }
+        | RopeScaling::Yarn { factor, .. } => {
+            format!(", {} factor {factor}", c.rope.scaling.name())
+        }
     };
     row("rope", format!("theta {}{scaling}", c.rope.theta));
     row("norm", format!("RMS, epsilon {:e}", c.rms_norm_eps));
@@ -147,6 +224,32 @@ fn show(d: &InspectDocument<'_>, out: &Output) {
             "weights",
             format!("{} {} in {tensors}, {files}", output::bytes(w.bytes), w.dtypes.join(" and ")),
         );
+    }
+    if let Some(w) = &d.weights {
+        show_tensors(w, out);
+    }
+    if let Some(memory) = d.memory_bytes_full_context {
+        row(
+            "memory",
+            format!(
+                "{} with the keys and values of {} positions",
+                output::bytes(memory),
+                c.capacity()
+            ),
+        );
+    }
+    for feature in &d.features {
+        row("feature", feature.describe().to_owned());
+    }
+    match d.targets.iter().find_map(|t| t.reason.as_ref()) {
+        Some(reason) if d.targets.iter().all(|t| !t.fits) => {
+            row("targets", format!("none: {reason}"));
+        }
+        None if d.targets.is_empty() => row("targets", "none: the layers are too large".to_owned()),
+        _ => {
+            let names = d.targets.iter().filter(|t| t.fits).map(|t| t.name.as_str());
+            row("targets", names.collect::<Vec<_>>().join(", "));
+        }
     }
     match &d.tokenizer {
         Some(t) => {
@@ -165,5 +268,31 @@ fn show(d: &InspectDocument<'_>, out: &Output) {
     }
     for setting in d.not_applied {
         row("not applied", format!("{setting} of generation_config.json: decoding is greedy"));
+    }
+}
+
+/// A line for each kind of tensor: those of all layers together.
+fn show_tensors(w: &WeightsDocument, out: &Output) {
+    let mut kinds: Vec<(&TensorDocument, usize, u64)> = Vec::new();
+    for t in &w.tensors_became {
+        let same = |k: &&mut (&TensorDocument, usize, u64)| {
+            (k.0.became, &k.0.shape, &k.0.dtype) == (t.became, &t.shape, &t.dtype)
+        };
+        match kinds.iter_mut().find(same) {
+            Some(kind) => (kind.1, kind.2) = (kind.1 + 1, kind.2 + t.bytes),
+            None => kinds.push((t, 1, t.bytes)),
+        }
+    }
+    for (t, count, bytes) in kinds {
+        let became = serde_json::to_value(t.became).ok();
+        let became = became.as_ref().and_then(|v| v.as_str()).unwrap_or_default().replace('_', " ");
+        out.detail(format!(
+            "  {became:<22} {:>4} x {:?} {}, {}: {}",
+            count,
+            t.shape,
+            t.dtype,
+            output::bytes(bytes),
+            t.name
+        ));
     }
 }

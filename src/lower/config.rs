@@ -1,9 +1,21 @@
 //! Shapes from checkpoints and configs.
 
-use amk_models::{Checkpoint, ModelConfig, Role};
+use amk_models::{Checkpoint, Feature, ModelConfig, Role};
 use amk_schedule_ir::DType;
 
 use super::{LayerTensors, Shape, Sizes, TensorInfo};
+
+/// What the ops compute beside the plain Llama block. The rope table is made on the host, so that whatever gives
+/// one table for all sequences is supported.
+pub const FEATURES: &[Feature] = &[
+    Feature::TiedHead,
+    Feature::GroupedHeads,
+    Feature::HeadDim,
+    Feature::RopeLinear,
+    Feature::RopeLlama3,
+    Feature::RopeYarn,
+    Feature::ScoreScale,
+];
 
 impl Shape {
     /// The model of a loaded checkpoint, every tensor with the type it is stored in.
@@ -42,7 +54,7 @@ impl Shape {
         dtype: impl Fn(Option<usize>, Role) -> DType,
     ) -> Shape {
         let tensor = |layer: Option<usize>, role: Role| TensorInfo {
-            // Every family names every role; a test lowers each of them.
+            // A role the family lacks is refused with its feature before its name is asked for.
             name: config
                 .family
                 .tensors
@@ -88,6 +100,7 @@ impl Shape {
             layers: (0..config.num_layers).map(layer).collect(),
             final_norm: tensor(None, Role::FinalNorm),
             head: tensor(None, head),
+            unsupported: config.features().into_iter().filter(|f| !FEATURES.contains(f)).collect(),
         }
     }
 }

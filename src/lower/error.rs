@@ -1,11 +1,20 @@
 //! Why a model could not be lowered.
 
+use amk_models::Feature;
+
 /// Errors of [`super::lower`]. Every one is the caller's to mend: another model, target or knob.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LowerError {
     /// A size no schedule can be made for.
     #[error("the model's {what} is {value}, but must be {expected}")]
     Shape { what: &'static str, value: u64, expected: String },
+    /// The model computes what no op does.
+    #[error(
+        "the model has {}, which schedules cannot express yet; the CPU reference runs it \
+         (`--device cpu`)",
+        features.iter().map(|f| f.describe()).collect::<Vec<_>>().join("; ")
+    )]
+    Features { features: Vec<Feature> },
     /// A tensor stored in a type that is not read.
     #[error(
         "the tensor {name} is stored in a type that has no bf16 terms; store it as bf16, f16 or f32"

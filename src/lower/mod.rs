@@ -31,6 +31,7 @@ use amk_schedule_ir::{Bucket, DType, Target};
 use serde::{Deserialize, Serialize};
 
 pub use bucket::{bucket_of, buckets};
+pub use config::FEATURES;
 pub use error::LowerError;
 pub use knobs::{EdgeKind, Edges, Knobs, Windows};
 pub use shape::{LayerTensors, Shape, Sizes, TensorInfo, widest};

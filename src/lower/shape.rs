@@ -1,6 +1,7 @@
 //! What the lowering needs to know about a model: its sizes, and the name and storage type of every
 //! tensor. No weights.
 
+use amk_models::Feature;
 use amk_schedule_ir::DType;
 use serde::{Deserialize, Serialize};
 
@@ -88,6 +89,8 @@ pub struct Shape {
     pub final_norm: TensorInfo,
     /// Output head; the embedding's tensor where the model ties them.
     pub head: TensorInfo,
+    /// What the model does that no op here computes; [`Shape::check`] refuses it.
+    pub unsupported: Vec<Feature>,
 }
 
 impl Shape {
@@ -116,14 +119,18 @@ impl Shape {
             final_norm: tensor("model.norm.weight".to_owned()),
             head: if tied { embedding.clone() } else { tensor("lm_head.weight".to_owned()) },
             embedding,
+            unsupported: Vec::new(),
         }
     }
 
-    /// Refuses sizes no schedule can be made for.
+    /// Refuses what no op computes and sizes no schedule can be made for.
     ///
     /// # Errors
-    /// [`LowerError::Shape`], naming the size.
+    /// [`LowerError::Features`], naming them, or [`LowerError::Shape`], naming the size.
     pub fn check(&self) -> Result<(), LowerError> {
+        if !self.unsupported.is_empty() {
+            return Err(LowerError::Features { features: self.unsupported.clone() });
+        }
         let s = &self.sizes;
         let range = |what: &'static str, value: u64, limit: u64| {
             if value == 0 || value > limit {

@@ -137,11 +137,11 @@ fn count(tensor: &WeightTensor) -> u64 {
 
 /// The table of [`Recipe::Rope`]: per position the cosines, then the sines.
 fn rope(checkpoint: &Checkpoint, elements: u64, width: u64) -> Contents {
-    let frequencies = checkpoint.config().rope.inv_freq(width as usize);
     let positions = elements / width.max(1);
+    let table = checkpoint.config().rope.table(width as usize, positions as usize);
     let values = (0..positions as usize)
         .flat_map(|pos| {
-            let (cos, sin) = amk_models::Rope::cos_sin(&frequencies, pos);
+            let (cos, sin) = table.cos_sin(pos);
             cos.into_iter().chain(sin)
         })
         .collect();

@@ -35,3 +35,34 @@ fn what_is_no_model_is_refused_by_name() {
     run(&["inspect", "--shape-only", "no.json"]).exits(2).says(&["no.json"]);
     run(&["inspect", "--shape-only", "Cargo.toml"]).exits(2).says(&["Cargo.toml"]);
 }
+
+#[test]
+fn every_tensor_says_what_it_became_and_the_targets_are_named() {
+    let document = run(&["inspect", "tests/checkpoints/phi3-swa-bf16", "--json"]).exits(0).json();
+    let tensors = document["weights"]["tensors_became"].as_array().unwrap();
+    let find = |became: &str, layer: u64| {
+        let is = |t: &&serde_json::Value| t["became"] == became && t["layer"] == layer;
+        tensors.iter().find(is).unwrap().clone()
+    };
+    let key = find("key", 1);
+    assert_eq!(key["name"], "model.layers.1.self_attn.qkv_proj.weight[64..128]");
+    assert_eq!(key["shape"], serde_json::json!([64, 64]));
+    assert_eq!((&key["dtype"], &key["bytes"]), (&"BF16".into(), &8192.into()));
+    let all: u64 = tensors.iter().map(|t| t["bytes"].as_u64().unwrap()).sum();
+    assert_eq!(document["weights"]["bytes"], all);
+    assert_eq!(document["features"], serde_json::json!(["fused_projections", "window"]));
+    for target in document["targets"].as_array().unwrap() {
+        assert_eq!(target["fits"], false);
+        assert!(target["reason"].as_str().unwrap().contains("fused projections"), "{target}");
+    }
+    let document = run(&["inspect", "--json"]).exits(0).json();
+    let targets = document["targets"].as_array().unwrap();
+    assert!(targets.len() >= 5 && targets.iter().all(|t| t["fits"] == true), "{targets:?}");
+    let kv = document["kv_bytes_per_position_f32"].as_u64().unwrap();
+    let weights = document["weights"]["bytes"].as_u64().unwrap();
+    assert_eq!(document["memory_bytes_full_context"], weights + 512 * kv);
+    let text = run(&["inspect", "tests/checkpoints/qwen3-bf16"]).exits(0).out;
+    for part in ["query norm", "norms of query and key heads", "targets", "memory"] {
+        assert!(text.contains(part), "{text}");
+    }
+}

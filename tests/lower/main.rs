@@ -2,6 +2,7 @@
 //! `common.rs` makes shapes and targets and holds what every lowering must satisfy.
 
 mod common;
+mod features;
 mod graphs;
 mod knobs;
 mod properties;

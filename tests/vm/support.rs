@@ -93,6 +93,7 @@ pub fn shape(name: &str, c: &ModelConfig, dtype: impl Fn(Role, Option<usize>) ->
         layers: (0..c.num_layers).map(layer).collect(),
         final_norm: tensor(Role::FinalNorm, None),
         head: tensor(head, None),
+        unsupported: Vec::new(),
     }
 }
 

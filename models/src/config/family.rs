@@ -1,102 +1,127 @@
-//! Model families as data.
+//! What a row of the table of families says, and which row a config asks for.
 
 use super::fields::{self, FieldRule};
-use super::{Activation, ConfigError};
+use super::role::TensorRule;
+use super::{Activation, ConfigError, FAMILIES};
 use serde::{Serialize, Serializer};
 use serde_json::{Map, Value};
 
-/// What a tensor is for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+/// How the stored weight of a norm is meant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Role {
-    /// Token embedding, `[vocab, hidden]`.
-    Embedding,
-    /// Norm before attention, `[hidden]`.
-    InputNorm,
-    /// Query projection, `[heads * head_dim, hidden]`.
-    Query,
-    /// Key projection, `[kv_heads * head_dim, hidden]`.
-    Key,
-    /// Value projection, `[kv_heads * head_dim, hidden]`.
-    Value,
-    /// Output projection of attention, `[hidden, heads * head_dim]`.
-    Output,
-    /// Norm before the MLP, `[hidden]`.
-    PostNorm,
-    /// Gate projection, `[intermediate, hidden]`.
-    Gate,
-    /// Up projection, `[intermediate, hidden]`.
-    Up,
-    /// Down projection, `[hidden, intermediate]`.
-    Down,
-    /// Norm before the output head, `[hidden]`.
-    FinalNorm,
-    /// Output head, `[vocab, hidden]`; absent where it is tied to the embedding.
-    LmHead,
+pub enum NormWeight {
+    /// The factor itself.
+    Plain,
+    /// The factor less one.
+    OnePlus,
 }
 
-impl Role {
-    /// Whether every decoder layer has one of these.
-    pub fn is_per_layer(self) -> bool {
-        !matches!(self, Role::Embedding | Role::FinalNorm | Role::LmHead)
-    }
-}
-
-/// A symbolic size in a tensor's shape.
+/// Where the width of a head comes from if `head_dim` is absent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Dim {
-    /// Vocabulary.
-    Vocab,
-    /// Residual width.
-    Hidden,
-    /// MLP width.
-    Intermediate,
-    /// All query heads.
-    QWidth,
-    /// All key/value heads.
-    KvWidth,
+pub enum HeadDim {
+    /// `hidden_size / num_attention_heads`.
+    FromHeads,
+    /// Nowhere: the class assumes a number, and an assumed number is not accepted.
+    Stated,
 }
 
-/// Name and shape of one kind of tensor.
+/// Where the gate's activation is named.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct TensorRule {
-    /// What it is for.
-    pub role: Role,
-    /// Name in the checkpoint; `{layer}` stands for the layer number.
-    pub name: &'static str,
-    /// Shape, rows first.
-    pub shape: &'static [Dim],
+pub struct HiddenAct {
+    /// The field.
+    pub field: &'static str,
+    /// What the class takes where it is absent.
+    pub default: Option<Activation>,
+    /// Whether `"gelu"` means the tanh approximation, as in the first Gemma checkpoints.
+    pub gelu_is_tanh: bool,
 }
 
-impl TensorRule {
-    /// The tensor's name in a given layer.
-    pub fn name_for(&self, layer: Option<usize>) -> String {
-        match layer {
-            Some(n) => self.name.replace("{layer}", &n.to_string()),
-            None => self.name.to_string(),
-        }
-    }
+/// Factor of the embedding.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EmbeddingScale {
+    /// `embedding_multiplier`, 1 where it is absent.
+    Field,
+    /// `sqrt(hidden_size)`.
+    SqrtHidden,
+}
+
+/// Factor of the attention scores.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ScoreScale {
+    /// `1 / sqrt(head_dim)`.
+    HeadDim,
+    /// `1 / sqrt(query_pre_attn_scalar)`.
+    QueryScalar,
+    /// `attention_multiplier`.
+    Multiplier,
+}
+
+/// Which layers attend to the last `sliding_window` positions alone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Windows {
+    /// None.
+    None,
+    /// All, if `sliding_window` is a number.
+    Every,
+    /// Those that `layer_types` names; all where it is absent.
+    Listed,
+    /// Those that `layer_types` names, else those from layer `max_window_layers` on; none unless `use_sliding_window`.
+    FromLayer,
+    /// Those that `layer_types` names, else those without rotary embedding; none unless `use_sliding_window`.
+    WithoutRope,
+    /// Those that `layer_types` names, else all but every n-th.
+    Alternating {
+        /// The field that has n, if there is one.
+        field: Option<&'static str>,
+        /// What n is otherwise.
+        default: usize,
+    },
+}
+
+/// What is peculiar to a family's rotary embedding.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RopeRule {
+    /// The field with the base of windowed layers, where those have one of their own.
+    pub local_base: Option<&'static str>,
+    /// Whether `partial_rotary_factor` is applied.
+    pub partial: bool,
+    /// Whether `no_rope_layers` is applied.
+    pub skipped_layers: bool,
+    /// Whether the class takes longrope, and `su` and `yarn` as names for it.
+    pub longrope: bool,
 }
 
 /// One model family.
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy)]
 pub struct Family {
+    /// For people.
+    pub name: &'static str,
     /// The entry of `architectures`.
     pub architecture: &'static str,
     /// `model_type`.
     pub model_type: &'static str,
-    /// What is supported, for messages.
-    pub summary: &'static str,
     /// Tensors, in the order of the computation within a layer.
     pub tensors: &'static [TensorRule],
     /// Names that may be there besides, with what they must hold: see [`crate::weights`].
     pub inverse_frequencies: &'static str,
     /// Whether an absent `num_key_value_heads` means one per query head, as the model class itself reads it.
     pub kv_heads_default_to_heads: bool,
-    /// Activation where `hidden_act` is absent.
-    pub activation_default: Activation,
+    /// What an absent `head_dim` means.
+    pub head_dim: HeadDim,
+    /// Where the gate's activation is named.
+    pub hidden_act: HiddenAct,
     /// `tie_word_embeddings` where it is absent.
     pub tie_default: bool,
+    /// How norm weights are meant.
+    pub norm_weight: NormWeight,
+    /// Factor of the embedding.
+    pub embedding_scale: EmbeddingScale,
+    /// Factor of the attention scores.
+    pub score_scale: ScoreScale,
+    /// Which layers have a window.
+    pub windows: Windows,
+    /// Rotary embedding.
+    pub rope: RopeRule,
     /// Rules for fields of this family, looked up before the common ones.
     pub fields: &'static [(&'static str, FieldRule)],
 }
@@ -107,75 +132,54 @@ impl PartialEq for Family {
     }
 }
 
-const LLAMA_TENSORS: &[TensorRule] = {
-    use Dim::*;
-    const fn t(role: Role, name: &'static str, shape: &'static [Dim]) -> TensorRule {
-        TensorRule { role, name, shape }
+/// What is supported, in one sentence.
+fn supported() -> String {
+    let names: Vec<&str> = FAMILIES.iter().map(|f| f.architecture).collect();
+    format!("dense decoder-only text models of the architectures {}", names.join(", "))
+}
+
+/// What kind of model a config describes, where it is one of the kinds that are not supported.
+fn foreign(name: &str, object: &Map<String, Value>) -> &'static str {
+    let lower = name.to_lowercase();
+    let has = |fields: &[&str]| {
+        fields.iter().any(|f| object.get(*f).is_some_and(|v| !v.is_null() && v != &Value::from(0)))
+    };
+    let one_of = |parts: &[&str]| parts.iter().any(|p| lower.contains(p));
+    if has(&["kv_lora_rank", "q_lora_rank"]) || one_of(&["deepseek", "minicpm3", "mla"]) {
+        ", a model with multi-head latent attention,"
+    } else if has(&["vision_config", "audio_config", "text_config", "image_token_id"])
+        || one_of(&["vl", "vision", "llava", "audio", "omni", "paligemma", "imagetext", "mllama"])
+    {
+        ", a multimodal model,"
+    } else if has(&[
+        "num_local_experts",
+        "num_experts",
+        "n_routed_experts",
+        "moe_intermediate_size",
+    ]) || one_of(&["moe", "mixtral", "dbrx", "gptoss"])
+    {
+        ", a mixture of experts,"
+    } else if object.get("is_encoder_decoder") == Some(&Value::Bool(true))
+        || one_of(&["t5", "bart", "pegasus", "marian", "whisper", "seq2seq"])
+        || name.ends_with("ForConditionalGeneration")
+    {
+        ", an encoder-decoder model,"
+    } else if one_of(&["mamba", "rwkv", "recurrent", "hybrid", "jamba", "zamba"]) {
+        ", a recurrent or hybrid model,"
+    } else {
+        ""
     }
-    &[
-        t(Role::Embedding, "model.embed_tokens.weight", &[Vocab, Hidden]),
-        t(Role::InputNorm, "model.layers.{layer}.input_layernorm.weight", &[Hidden]),
-        t(Role::Query, "model.layers.{layer}.self_attn.q_proj.weight", &[QWidth, Hidden]),
-        t(Role::Key, "model.layers.{layer}.self_attn.k_proj.weight", &[KvWidth, Hidden]),
-        t(Role::Value, "model.layers.{layer}.self_attn.v_proj.weight", &[KvWidth, Hidden]),
-        t(Role::Output, "model.layers.{layer}.self_attn.o_proj.weight", &[Hidden, QWidth]),
-        t(Role::PostNorm, "model.layers.{layer}.post_attention_layernorm.weight", &[Hidden]),
-        t(Role::Gate, "model.layers.{layer}.mlp.gate_proj.weight", &[Intermediate, Hidden]),
-        t(Role::Up, "model.layers.{layer}.mlp.up_proj.weight", &[Intermediate, Hidden]),
-        t(Role::Down, "model.layers.{layer}.mlp.down_proj.weight", &[Hidden, Intermediate]),
-        t(Role::FinalNorm, "model.norm.weight", &[Hidden]),
-        t(Role::LmHead, "lm_head.weight", &[Vocab, Hidden]),
-    ]
-};
-
-const INVERSE_FREQUENCIES: &str = "model.layers.{layer}.self_attn.rotary_emb.inv_freq";
-
-/// The supported families.
-pub const FAMILIES: &[Family] = &[
-    Family {
-        architecture: "LlamaForCausalLM",
-        model_type: "llama",
-        summary: "LlamaForCausalLM (full attention, no biases, rope default, linear or llama3)",
-        tensors: LLAMA_TENSORS,
-        inverse_frequencies: INVERSE_FREQUENCIES,
-        kv_heads_default_to_heads: true,
-        activation_default: Activation::Silu,
-        tie_default: false,
-        fields: &[
-            ("attention_bias", FieldRule::OnlyFalse("false: projections without bias")),
-            ("mlp_bias", FieldRule::OnlyFalse("false: projections without bias")),
-            ("pretraining_tp", FieldRule::Harmless),
-            ("sliding_window", FieldRule::OnlyNull("null: full attention")),
-        ],
-    },
-    Family {
-        architecture: "MistralForCausalLM",
-        model_type: "mistral",
-        summary: "MistralForCausalLM with \"sliding_window\": null (full attention)",
-        tensors: LLAMA_TENSORS,
-        inverse_frequencies: INVERSE_FREQUENCIES,
-        // The class assumes 8 here; an assumed head count is not accepted.
-        kv_heads_default_to_heads: false,
-        activation_default: Activation::Silu,
-        tie_default: false,
-        fields: &[
-            // Absent means 4096 to the model class, so the null has to be written.
-            ("sliding_window", FieldRule::ExplicitNull("null, written out: full attention")),
-            ("attention_bias", FieldRule::OnlyFalse("false: projections without bias")),
-            ("mlp_bias", FieldRule::OnlyFalse("false: projections without bias")),
-        ],
-    },
-];
+}
 
 /// Finds the family a config names.
 pub(super) fn find(
     file: &str,
     object: &Map<String, Value>,
 ) -> Result<&'static Family, ConfigError> {
-    let unsupported = |found: String| ConfigError::UnsupportedArchitecture {
+    let unsupported = |found: String, name: &str| ConfigError::UnsupportedArchitecture {
         file: file.to_string(),
-        found,
-        supported: FAMILIES.iter().map(|f| f.summary).collect::<Vec<_>>().join(" and "),
+        found: format!("{found}{}", foreign(name, object)),
+        supported: supported(),
     };
     let model_type = match object.get("model_type") {
         None | Some(Value::Null) => None,
@@ -200,16 +204,16 @@ pub(super) fn find(
             FAMILIES
                 .iter()
                 .find(|f| f.model_type == t)
-                .ok_or_else(|| unsupported(format!("of \"model_type\": {t:?}")))?
+                .ok_or_else(|| unsupported(format!("of \"model_type\": {t:?}"), t))?
         }
         Some(Value::Array(list)) if list.len() == 1 => {
             let name = list[0].as_str().unwrap_or_default();
             FAMILIES
                 .iter()
                 .find(|f| f.architecture == name)
-                .ok_or_else(|| unsupported(fields::short(&list[0])))?
+                .ok_or_else(|| unsupported(fields::short(&list[0]), name))?
         }
-        Some(v) => return Err(unsupported(fields::short(v))),
+        Some(v) => return Err(unsupported(fields::short(v), "")),
     };
     match model_type {
         Some(t) if t != family.model_type => Err(ConfigError::Conflict {

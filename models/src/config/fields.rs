@@ -13,12 +13,16 @@ pub enum FieldRule {
     Harmless,
     /// Accepted only as null or absent; the text says what is supported.
     OnlyNull(&'static str),
-    /// Must be there and null.
-    ExplicitNull(&'static str),
+    /// Read by the config reader, and must be there, be it null: what the class assumes otherwise is no neutral value.
+    Stated(&'static str),
     /// Accepted only as false, null or absent.
     OnlyFalse(&'static str),
     /// Accepted only as this number, null or absent.
     OnlyNumber(f64, &'static str),
+    /// Accepted only as this text, null or absent.
+    OnlyText(&'static str),
+    /// Accepted only as what another field holds, null or absent.
+    SameAs(&'static str),
     /// Accepted only as an empty list or object, null or absent.
     OnlyEmpty(&'static str),
     /// Accepted only as a list of `"full_attention"`, null or absent.
@@ -52,6 +56,7 @@ const COMMON: &[(&str, FieldRule)] = &[
     // Changes the maths; only the neutral value is computed.
     ("partial_rotary_factor", OnlyNumber(1.0, "1.0: rotary embedding over the whole head")),
     ("layer_types", OnlyFullAttention),
+    ("original_max_position_embeddings", Honoured),
     ("use_sliding_window", OnlyFalse("false: full attention")),
     ("max_window_layers", OnlyNull("null: full attention")),
     ("no_rope_layers", OnlyNull("null: rotary embedding in every layer")),
@@ -168,8 +173,12 @@ impl Reader<'_> {
     /// Applies the rules: every field is honoured, harmless, or refused by name.
     pub fn check_fields(&self) -> Result<(), ConfigError> {
         for (name, rule) in self.family.fields {
-            if let (ExplicitNull(supported), false) = (rule, self.object.contains_key(*name)) {
-                return Err(self.unsupported_text(name, "absent", supported));
+            if let (Stated(expected), false) = (rule, self.object.contains_key(*name)) {
+                return Err(self.unsupported_text(
+                    name,
+                    "absent",
+                    &format!("{expected}, written out"),
+                ));
             }
         }
         for (name, value) in self.object {
@@ -190,8 +199,10 @@ impl Reader<'_> {
                         value: short(value),
                     });
                 }
-                Some(Honoured | Harmless) => (true, ""),
-                Some(OnlyNull(s) | ExplicitNull(s)) => (false, s),
+                Some(Honoured | Harmless | Stated(_)) => (true, ""),
+                Some(OnlyNull(s)) => (false, s),
+                Some(OnlyText(s)) => (value == s, s),
+                Some(SameAs(other)) => (self.object.get(other) == Some(value), other),
                 Some(OnlyFalse(s)) => (value == &Value::Bool(false), s),
                 Some(OnlyNumber(n, s)) => (value.as_f64() == Some(n), s),
                 Some(OnlyEmpty(s)) => (
@@ -274,11 +285,30 @@ impl Reader<'_> {
         }
     }
 
+    /// A positive finite number that may be absent or null.
+    pub fn optional_positive(&self, field: &str) -> Result<Option<f64>, ConfigError> {
+        match self.get(field) {
+            None => Ok(None),
+            Some(_) => self.positive(field).map(Some),
+        }
+    }
+
+    /// The gate's activation, from the field in which the family has it.
     pub fn activation(&self) -> Result<Activation, ConfigError> {
-        match self.get("hidden_act") {
-            None => Ok(self.family.activation_default),
-            Some(v) if v == "silu" || v == "swish" => Ok(Activation::Silu),
-            Some(v) => Err(self.unsupported_text("hidden_act", &short(v), "\"silu\"")),
+        let rule = self.family.hidden_act;
+        let Some(value) = self.get(rule.field) else {
+            return rule.default.ok_or_else(|| self.missing(rule.field));
+        };
+        match value.as_str() {
+            Some("silu" | "swish") => Ok(Activation::Silu),
+            Some("gelu_pytorch_tanh" | "gelu_new") => Ok(Activation::GeluTanh),
+            Some("gelu") if rule.gelu_is_tanh => Ok(Activation::GeluTanh),
+            Some("gelu") => Ok(Activation::Gelu),
+            _ => Err(self.unsupported_text(
+                rule.field,
+                &short(value),
+                "\"silu\", \"gelu\" or \"gelu_pytorch_tanh\"",
+            )),
         }
     }
 

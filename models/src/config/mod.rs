@@ -1,21 +1,33 @@
 //! `config.json` and `generation_config.json`.
 //!
-//! A model family is a row of data ([`Family`], in `family.rs`): its architecture name, its tensors, what it assumes
-//! where a field is absent, and a rule for every config field it knows. `fields.rs` holds those rules: a field that can
-//! change the maths is honoured or refused by name, harmless ones are on an explicit list, and a field nobody knows is
-//! refused. `rope.rs` reads both spellings of the rotary parameters and computes the frequencies; `generation.rs`
-//! reads the generation settings.
+//! A model family is a row of data ([`Family`], the table is in `families.rs`): its architecture name, its tensors
+//! (`role.rs`), what it assumes where a field is absent, and a rule for every config field it knows. `fields.rs` holds
+//! those rules: a field that can change the maths is honoured or refused by name, harmless ones are on an explicit
+//! list, and a field nobody knows is refused. `layers.rs` says what differs from layer to layer, `rope_fields.rs` reads
+//! both spellings of the rotary parameters, `rope.rs` computes the frequencies, `features.rs` lists what a model does
+//! beyond the plain computation, and `generation.rs` reads the generation settings.
 
+mod families;
 mod family;
+mod features;
 mod fields;
 mod generation;
+mod layers;
+mod role;
 mod rope;
+mod rope_fields;
 
-pub use family::{Dim, FAMILIES, Family, Role, TensorRule};
+pub use families::FAMILIES;
+pub use family::{
+    EmbeddingScale, Family, HeadDim, HiddenAct, NormWeight, RopeRule, ScoreScale, Windows,
+};
+pub use features::Feature;
 pub use fields::FieldRule;
 pub(crate) use fields::{parse_object, short};
 pub use generation::{GenerationConfig, TokenIds};
-pub use rope::{Rope, RopeScaling};
+pub use layers::{LayerPlan, LayerRope};
+pub use role::{Dim, Role, TensorRule, TensorSpec, When};
+pub use rope::{Rope, RopeScaling, RopeTable};
 
 use crate::limits;
 use serde::Serialize;
@@ -112,6 +124,11 @@ pub enum ConfigError {
 pub enum Activation {
     /// `x * sigmoid(x)`, also called swish.
     Silu,
+    /// `x * Phi(x)`, Phi the distribution function of the normal distribution.
+    Gelu,
+    /// Its approximation by tanh, `0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))`.
+    #[serde(rename = "gelu_pytorch_tanh")]
+    GeluTanh,
 }
 
 /// Everything the computation needs to know about a model, read from `config.json` alone.
@@ -143,29 +160,36 @@ pub struct ModelConfig {
     pub rms_norm_eps: f32,
     /// Rotary position parameters.
     pub rope: Rope,
+    /// Those of windowed layers, where the family has two.
+    pub local_rope: Option<Rope>,
+    /// Window and rotary embedding of each layer.
+    pub layers: Vec<LayerPlan>,
     /// Whether the output head is the embedding matrix.
     pub tie_word_embeddings: bool,
     /// Activation of the gate.
     pub activation: Activation,
+    /// Whether the attention's projections have biases, where the family leaves it to the config.
+    pub attention_bias: bool,
+    /// Whether the MLP's projections have biases.
+    pub mlp_bias: bool,
+    /// Factor of the embedding.
+    pub embedding_scale: f32,
+    /// Factor of what attention and MLP add to the residual.
+    pub residual_scale: f32,
+    /// Factor of the attention scores, where it is not `1 / sqrt(head_dim)`.
+    pub score_scale: Option<f32>,
+    /// Soft cap of the scores: `cap * tanh(score / cap)`.
+    pub score_cap: Option<f32>,
+    /// Soft cap of the logits.
+    pub logit_cap: Option<f32>,
+    /// Divisor of the logits.
+    pub logit_divisor: f32,
     /// `dtype` / `torch_dtype` as written; the tensors' own types are what counts.
     pub stated_dtype: Option<String>,
     /// `bos_token_id`.
     pub bos_token_id: Option<u32>,
     /// `eos_token_id`, one or several.
     pub eos_token_ids: Vec<u32>,
-}
-
-/// One tensor a model of some config must have.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct TensorSpec {
-    /// Name in the checkpoint.
-    pub name: String,
-    /// What it is for.
-    pub role: Role,
-    /// Decoder layer, or none for the tensors outside the layers.
-    pub layer: Option<usize>,
-    /// Shape, rows first; a matrix is `[out_features, in_features]`.
-    pub shape: Vec<usize>,
 }
 
 impl ModelConfig {
@@ -201,6 +225,7 @@ impl ModelConfig {
         let hidden_size = reader.size("hidden_size")?;
         let head_dim = match reader.optional_size("head_dim")? {
             Some(n) => n,
+            None if family.head_dim == HeadDim::Stated => return Err(reader.missing("head_dim")),
             None if hidden_size.is_multiple_of(num_heads) => hidden_size / num_heads,
             None => {
                 return Err(reader.bad("hidden_size", &format!("a multiple of num_attention_heads ({num_heads}), since head_dim is not given")));
@@ -218,7 +243,19 @@ impl ModelConfig {
             return Err(reader.bad("num_hidden_layers", &format!("at most {}", limits::MAX_LAYERS)));
         }
         let eps = reader.positive("rms_norm_eps")?;
-        let config = Self {
+        let max_position_embeddings = reader.size("max_position_embeddings")?;
+        let (rope, local_rope) =
+            rope_fields::read(&reader, rope_fields::Sizes { head_dim, max_position_embeddings })?;
+        let number =
+            |field: &str| Ok::<_, ConfigError>(reader.optional_positive(field)?.map(|x| x as f32));
+        let score_scale = match family.score_scale {
+            ScoreScale::HeadDim => None,
+            ScoreScale::QueryScalar => {
+                Some(reader.positive("query_pre_attn_scalar")?.powf(-0.5) as f32)
+            }
+            ScoreScale::Multiplier => Some(reader.positive("attention_multiplier")? as f32),
+        };
+        let mut config = Self {
             family,
             vocab_size: reader.size("vocab_size")?,
             hidden_size,
@@ -227,15 +264,29 @@ impl ModelConfig {
             num_heads,
             num_kv_heads,
             head_dim,
-            max_position_embeddings: reader.size("max_position_embeddings")?,
+            max_position_embeddings,
             rms_norm_eps: eps as f32,
-            rope: rope::read(&reader)?,
+            rope,
+            local_rope,
+            layers: Vec::new(),
             tie_word_embeddings: reader.flag("tie_word_embeddings")?.unwrap_or(family.tie_default),
             activation: reader.activation()?,
+            attention_bias: reader.flag("attention_bias")?.unwrap_or(false),
+            mlp_bias: reader.flag("mlp_bias")?.unwrap_or(false),
+            embedding_scale: match family.embedding_scale {
+                EmbeddingScale::Field => number("embedding_multiplier")?.unwrap_or(1.0),
+                EmbeddingScale::SqrtHidden => (hidden_size as f64).sqrt() as f32,
+            },
+            residual_scale: number("residual_multiplier")?.unwrap_or(1.0),
+            score_scale,
+            score_cap: number("attn_logit_softcapping")?,
+            logit_cap: number("final_logit_softcapping")?,
+            logit_divisor: number("logits_scaling")?.unwrap_or(1.0),
             stated_dtype: reader.stated_dtype()?,
             bos_token_id: generation::token_ids(file, object, "bos_token_id")?.first().copied(),
             eos_token_ids: generation::token_ids(file, object, "eos_token_id")?,
         };
+        config.layers = layers::read(&reader, num_layers, config.capacity())?;
         if config.parameter_count().is_none() {
             return Err(reader.bad("hidden_size", "sizes whose product can be counted in 64 bits"));
         }
@@ -257,23 +308,50 @@ impl ModelConfig {
         self.num_heads / self.num_kv_heads
     }
 
-    /// Scale of the attention scores, `1 / sqrt(head_dim)`.
+    /// Scale of the attention scores: `1 / sqrt(head_dim)`, unless the family says otherwise.
     pub fn attention_scale(&self) -> f32 {
-        (self.head_dim as f32).sqrt().recip()
+        self.score_scale.unwrap_or_else(|| (self.head_dim as f32).sqrt().recip())
+    }
+
+    /// Positions that can be served: `max_position_embeddings`, and with dynamic rope as many more as its factor
+    /// stretches them to.
+    pub fn capacity(&self) -> usize {
+        match self.rope.scaling {
+            RopeScaling::Dynamic { factor, .. } => {
+                let stretched = factor * self.max_position_embeddings as f64;
+                stretched.min(limits::MAX_DIMENSION as f64) as usize
+            }
+            _ => self.max_position_embeddings,
+        }
+    }
+
+    /// The rules of the tensors this model has: those of its family whose condition holds.
+    pub fn tensor_rules(&self) -> impl Iterator<Item = &'static TensorRule> + '_ {
+        self.family.tensors.iter().filter(|rule| match rule.when {
+            When::Always => true,
+            When::AttentionBias => self.attention_bias,
+            When::MlpBias => self.mlp_bias,
+            When::Untied => !self.tie_word_embeddings,
+        })
+    }
+
+    /// A symbolic size of this model.
+    pub fn size_of(&self, dim: Dim) -> usize {
+        match dim {
+            Dim::Vocab => self.vocab_size,
+            Dim::Hidden => self.hidden_size,
+            Dim::Intermediate => self.intermediate_size,
+            Dim::TwoIntermediate => 2 * self.intermediate_size,
+            Dim::HeadDim => self.head_dim,
+            Dim::QWidth => self.q_width(),
+            Dim::KvWidth => self.kv_width(),
+            Dim::QkvWidth => self.q_width() + 2 * self.kv_width(),
+        }
     }
 
     /// Shape of a tensor of this role.
     pub fn shape_of(&self, rule: &TensorRule) -> Vec<usize> {
-        rule.shape
-            .iter()
-            .map(|d| match d {
-                Dim::Vocab => self.vocab_size,
-                Dim::Hidden => self.hidden_size,
-                Dim::Intermediate => self.intermediate_size,
-                Dim::QWidth => self.q_width(),
-                Dim::KvWidth => self.kv_width(),
-            })
-            .collect()
+        rule.shape.iter().map(|d| self.size_of(*d)).collect()
     }
 
     /// Every tensor the checkpoint must hold, in the order of the computation. A tied model has no output head.
@@ -285,28 +363,20 @@ impl ModelConfig {
             shape: self.shape_of(rule),
         };
         let (per_layer, shared): (Vec<&TensorRule>, Vec<&TensorRule>) =
-            self.family.tensors.iter().partition(|r| r.role.is_per_layer());
+            self.tensor_rules().partition(|r| r.role.is_per_layer());
         let mut out = Vec::with_capacity(shared.len() + per_layer.len() * self.num_layers);
         out.extend(shared.iter().filter(|r| r.role == Role::Embedding).map(|r| spec(r, None)));
         for layer in 0..self.num_layers {
             out.extend(per_layer.iter().map(|r| spec(r, Some(layer))));
         }
-        let tail = shared.iter().filter(|r| match r.role {
-            Role::Embedding => false,
-            Role::LmHead => !self.tie_word_embeddings,
-            _ => true,
-        });
-        out.extend(tail.map(|r| spec(r, None)));
+        out.extend(shared.iter().filter(|r| r.role != Role::Embedding).map(|r| spec(r, None)));
         out
     }
 
     /// Number of parameters (a tied head counts once), or none if it does not fit 64 bits.
     pub fn parameter_count(&self) -> Option<u64> {
         let mut total = 0u64;
-        for rule in self.family.tensors {
-            if rule.role == Role::LmHead && self.tie_word_embeddings {
-                continue;
-            }
+        for rule in self.tensor_rules() {
             let one = self.shape_of(rule).iter().try_fold(1u64, |a, &d| a.checked_mul(d as u64))?;
             let times = if rule.role.is_per_layer() { self.num_layers as u64 } else { 1 };
             total = total.checked_add(one.checked_mul(times)?)?;

@@ -1,12 +1,9 @@
-//! Rotary position parameters: both spellings, three kinds, and the frequencies they give.
+//! Rotary position parameters and the frequencies they give.
 
-use super::ConfigError;
-use super::fields::{Reader, positive_number, short};
 use serde::Serialize;
-use serde_json::{Map, Value};
 
 /// How the base frequencies are stretched for longer contexts.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(tag = "rope_type", rename_all = "lowercase")]
 pub enum RopeScaling {
     /// Not at all.
@@ -14,238 +11,233 @@ pub enum RopeScaling {
     /// Every frequency divided by `factor`.
     Linear {
         /// Divisor.
-        factor: f32,
+        factor: f64,
+    },
+    /// A larger base for sequences longer than the model was made for ("NTK-aware"); the base grows with the sequence.
+    Dynamic {
+        /// How far the context stretches.
+        factor: f64,
+        /// Sequences up to this length have the plain frequencies: `max_position_embeddings`.
+        plain_positions: u64,
     },
     /// Low frequencies divided by `factor`, high ones kept, a smooth passage between (Llama 3.1).
     Llama3 {
         /// Divisor of the low frequencies.
-        factor: f32,
+        factor: f64,
         /// Wavelengths above `original_max_position_embeddings / low_freq_factor` are divided.
-        low_freq_factor: f32,
+        low_freq_factor: f64,
         /// Wavelengths below `original_max_position_embeddings / high_freq_factor` are kept.
-        high_freq_factor: f32,
+        high_freq_factor: f64,
         /// Context length of pre-training.
-        original_max_position_embeddings: u32,
+        original_max_position_embeddings: u64,
+    },
+    /// Low frequencies divided by `factor`, high ones kept, a linear passage between, cosines and sines multiplied by
+    /// `attention_factor` (YaRN, arXiv 2309.00071).
+    Yarn {
+        /// Divisor of the low frequencies.
+        factor: f64,
+        /// Rotations over the original context above which a frequency is kept.
+        beta_fast: f64,
+        /// Rotations below which it is divided.
+        beta_slow: f64,
+        /// Whether the ends of the passage are rounded to whole components.
+        truncate: bool,
+        /// Context length of pre-training.
+        original_max_position_embeddings: u64,
+        /// Factor of cosines and sines, as given or as it follows from `factor`, `mscale` and `mscale_all_dim`.
+        attention_factor: f64,
+    },
+    /// Every frequency divided by a factor of its own; one list for sequences up to the original context, another for
+    /// longer ones (Phi 3).
+    LongRope {
+        /// Divisors up to `original_max_position_embeddings`.
+        short_factor: Vec<f32>,
+        /// Divisors beyond it.
+        long_factor: Vec<f32>,
+        /// Context length of pre-training.
+        original_max_position_embeddings: u64,
+        /// Factor of cosines and sines.
+        attention_factor: f64,
     },
 }
 
+impl RopeScaling {
+    /// Its name in a config.
+    pub fn name(&self) -> &'static str {
+        match self {
+            RopeScaling::Default => "default",
+            RopeScaling::Linear { .. } => "linear",
+            RopeScaling::Dynamic { .. } => "dynamic",
+            RopeScaling::Llama3 { .. } => "llama3",
+            RopeScaling::Yarn { .. } => "yarn",
+            RopeScaling::LongRope { .. } => "longrope",
+        }
+    }
+}
+
 /// Rotary position parameters.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Rope {
     /// Base of the geometric series of frequencies.
     pub theta: f64,
+    /// Part of each head that is rotated, its first components; 1 for all.
+    pub partial_rotary_factor: f64,
     /// Scaling.
     #[serde(flatten)]
     pub scaling: RopeScaling,
 }
 
-impl Rope {
-    /// Inverse frequencies, `head_dim / 2` of them, computed in float32 in the order of operations of HuggingFace
-    /// transformers (`modeling_rope_utils`), so that angles agree to the last bits at large positions.
-    pub fn inv_freq(&self, head_dim: usize) -> Vec<f32> {
-        let base = self.theta as f32;
-        (0..head_dim / 2)
-            .map(|i| {
-                let exponent = (2 * i) as f32 / head_dim as f32;
-                let plain = 1.0f32 / f64::from(base).powf(f64::from(exponent)) as f32;
-                match self.scaling {
-                    RopeScaling::Default => plain,
-                    RopeScaling::Linear { factor } => plain / factor,
-                    RopeScaling::Llama3 {
-                        factor,
-                        low_freq_factor: low,
-                        high_freq_factor: high,
-                        original_max_position_embeddings,
-                    } => {
-                        let context = original_max_position_embeddings as f32;
-                        let wavelength = 2.0 * std::f32::consts::PI / plain;
-                        if wavelength > context / low {
-                            plain / factor
-                        } else if wavelength < context / high {
-                            plain
-                        } else {
-                            let smooth = (context / wavelength - low) / (high - low);
-                            (1.0 - smooth) * plain / factor + smooth * plain
-                        }
-                    }
-                }
-            })
-            .collect()
-    }
+/// Frequencies for sequences of some length.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RopeTable {
+    /// Inverse frequencies, half as many as components are rotated.
+    pub inv_freq: Vec<f32>,
+    /// Factor of cosines and sines.
+    pub scale: f32,
+}
 
-    /// Cosine and sine of the angles at one position: element `i` belongs to components `i` and `i + head_dim/2`.
-    pub fn cos_sin(inv_freq: &[f32], position: usize) -> (Vec<f32>, Vec<f32>) {
-        inv_freq
+impl RopeTable {
+    /// Cosine and sine at one position: element `i` belongs to components `i` and `i + inv_freq.len()` of a head.
+    ///
+    /// The angle is rounded to float32, as HuggingFace's is; its cosine and sine are taken in float64.
+    pub fn cos_sin(&self, position: usize) -> (Vec<f32>, Vec<f32>) {
+        self.inv_freq
             .iter()
             .map(|f| {
                 let angle = f64::from(position as f32 * f);
-                (angle.cos() as f32, angle.sin() as f32)
+                (angle.cos() as f32 * self.scale, angle.sin() as f32 * self.scale)
             })
             .unzip()
     }
 }
 
-/// Reads `rope_theta`, `rope_scaling` and `rope_parameters`, whichever are there, and lets no two of them disagree.
-pub(super) fn read(reader: &Reader<'_>) -> Result<Rope, ConfigError> {
-    let mut theta: Option<(String, f64)> = None;
-    let mut scaling: Option<(String, RopeScaling)> = None;
-    if reader.get("rope_theta").is_some() {
-        theta = Some(("\"rope_theta\"".into(), reader.positive("rope_theta")?));
-    }
-    for field in ["rope_scaling", "rope_parameters"] {
-        let Some(value) = reader.get(field) else { continue };
-        let object = value.as_object().ok_or_else(|| reader.bad(field, "an object or null"))?;
-        let block = Block { reader, field, object };
-        if let Some(t) = block.optional("rope_theta")? {
-            let place = format!("\"{field}.rope_theta\"");
-            if let Some((other, first)) = theta.as_ref().filter(|(_, first)| *first != t) {
-                return Err(block.conflict(format!("{other} ({first})"), format!("{place} ({t})")));
-            }
-            theta = Some((place, t));
-        }
-        let found = block.scaling()?;
-        if let Some((other, first)) = scaling.as_ref().filter(|(_, first)| *first != found) {
-            let describe = |s: &RopeScaling| serde_json::to_string(s).unwrap_or_default();
-            return Err(block.conflict(
-                format!("\"{other}\" ({})", describe(first)),
-                format!("\"{field}\" ({})", describe(&found)),
-            ));
-        }
-        scaling = Some((field.to_string(), found));
-    }
-    let Some((_, theta)) = theta else { return Err(reader.missing("rope_theta")) };
-    Ok(Rope { theta, scaling: scaling.map_or(RopeScaling::Default, |(_, s)| s) })
+/// The power of a float32 base, rounded once.
+fn power(base: f32, exponent: f32) -> f32 {
+    f64::from(base).powf(f64::from(exponent)) as f32
 }
 
-struct Block<'a> {
-    reader: &'a Reader<'a>,
-    field: &'a str,
-    object: &'a Map<String, Value>,
-}
-
-impl Block<'_> {
-    fn conflict(&self, first: String, second: String) -> ConfigError {
-        ConfigError::Conflict { file: self.reader.file.to_string(), first, second }
+impl Rope {
+    /// Components of a head that are rotated.
+    pub fn rotary_dim(&self, head_dim: usize) -> usize {
+        (head_dim as f64 * self.partial_rotary_factor) as usize
     }
 
-    fn path(&self, key: &str) -> String {
-        format!("{}.{key}", self.field)
+    /// Whether frequencies depend on the length of the sequence.
+    pub fn depends_on_length(&self) -> bool {
+        matches!(self.scaling, RopeScaling::Dynamic { .. } | RopeScaling::LongRope { .. })
     }
 
-    fn optional(&self, key: &str) -> Result<Option<f64>, ConfigError> {
-        match self.object.get(key) {
-            None | Some(Value::Null) => Ok(None),
-            Some(v) => match positive_number(v) {
-                Some(x) => Ok(Some(x)),
-                None => Err(self.reader.bad_text(&self.path(key), &short(v), "a positive number")),
-            },
-        }
-    }
-
-    fn number(&self, key: &str) -> Result<f32, ConfigError> {
-        self.optional(key)?.map(|x| x as f32).ok_or_else(|| self.reader.missing(&self.path(key)))
-    }
-
-    /// `rope_type`, or the older `type`.
-    fn kind(&self) -> Result<&str, ConfigError> {
-        let mut found: Option<(&str, &str)> = None;
-        for key in ["rope_type", "type"] {
-            match self.object.get(key) {
-                None | Some(Value::Null) => {}
-                Some(Value::String(s)) => match found {
-                    Some((other, first)) if first != s => {
-                        return Err(self.conflict(
-                            format!("\"{}\" ({first:?})", self.path(other)),
-                            format!("\"{}\" ({s:?})", self.path(key)),
-                        ));
-                    }
-                    _ => found = Some((key, s)),
-                },
-                Some(v) => {
-                    return Err(self.reader.bad_text(
-                        &self.path(key),
-                        &short(v),
-                        "the name of a rope type",
-                    ));
-                }
+    /// Whether a sequence that grows from one length to another changes from short to long frequencies.
+    pub fn switches(&self, from: usize, to: usize) -> bool {
+        match self.scaling {
+            RopeScaling::LongRope { original_max_position_embeddings: n, .. } => {
+                (from as u64 > n) != (to as u64 > n)
             }
-        }
-        match found {
-            Some((_, kind)) => Ok(kind),
-            // The newer spelling may carry the base alone.
-            None if self.field == "rope_parameters" => Ok("default"),
-            None => Err(self.reader.missing(&self.path("rope_type"))),
+            _ => false,
         }
     }
 
-    fn scaling(&self) -> Result<RopeScaling, ConfigError> {
-        let kind = self.kind()?;
-        let used: &[&str] = match kind {
-            "default" => &[],
-            "linear" => &["factor"],
-            "llama3" => &[
-                "factor",
-                "low_freq_factor",
-                "high_freq_factor",
-                "original_max_position_embeddings",
-            ],
-            other => {
-                return Err(self.reader.unsupported_text(
-                    &self.path("rope_type"),
-                    &format!("{other:?}"),
-                    "\"default\", \"linear\" or \"llama3\"",
-                ));
+    /// Inverse frequencies of short sequences, `rotary_dim / 2` of them.
+    pub fn inv_freq(&self, head_dim: usize) -> Vec<f32> {
+        self.table(head_dim, 0).inv_freq
+    }
+
+    /// The frequencies of a sequence of `length` positions, computed in float32 in the order of operations of
+    /// HuggingFace transformers (`modeling_rope_utils`), so that angles agree to the last bits at large positions.
+    pub fn table(&self, head_dim: usize, length: usize) -> RopeTable {
+        let dim = self.rotary_dim(head_dim);
+        let base = self.theta as f32;
+        let exponents = (0..dim / 2).map(|i| (2 * i) as f32 / dim as f32);
+        let plain = |base: f32| exponents.clone().map(move |e| 1.0f32 / power(base, e));
+        let (inv_freq, scale) = match &self.scaling {
+            RopeScaling::Default => (plain(base).collect(), 1.0),
+            RopeScaling::Linear { factor } => {
+                (plain(base).map(|f| f / *factor as f32).collect(), 1.0)
             }
-        };
-        for (key, value) in self.object {
-            let known = used.contains(&key.as_str())
-                || matches!(key.as_str(), "rope_type" | "type" | "rope_theta");
-            let neutral =
-                value.is_null() || (key == "partial_rotary_factor" && value.as_f64() == Some(1.0));
-            if !known && !neutral {
-                return Err(self.reader.unsupported_text(
-                    &self.path(key),
-                    &short(value),
-                    &format!("rope type {kind:?} without it"),
-                ));
-            }
-        }
-        match kind {
-            "linear" => Ok(RopeScaling::Linear { factor: self.number("factor")? }),
-            "llama3" => {
-                let key = "original_max_position_embeddings";
-                let original = match self.object.get(key) {
-                    None | Some(Value::Null) => return Err(self.reader.missing(&self.path(key))),
-                    Some(v) => {
-                        match v.as_u64().and_then(|n| u32::try_from(n).ok()).filter(|n| *n > 0) {
-                            Some(n) => n,
-                            None => {
-                                return Err(self.reader.bad_text(
-                                    &self.path(key),
-                                    &short(v),
-                                    "a whole positive number",
-                                ));
-                            }
-                        }
+            RopeScaling::Dynamic { factor, plain_positions } => (
+                plain(self.dynamic_base(dim, length as u64, *factor, *plain_positions)).collect(),
+                1.0,
+            ),
+            RopeScaling::Llama3 {
+                factor,
+                low_freq_factor,
+                high_freq_factor,
+                original_max_position_embeddings,
+            } => {
+                let context = *original_max_position_embeddings as f32;
+                let (factor, low, high) =
+                    (*factor as f32, *low_freq_factor as f32, *high_freq_factor as f32);
+                let stretch = |plain: f32| {
+                    let wavelength = 2.0 * std::f32::consts::PI / plain;
+                    if wavelength > context / low {
+                        plain / factor
+                    } else if wavelength < context / high {
+                        plain
+                    } else {
+                        let smooth = (context / wavelength - low) / (high - low);
+                        (1.0 - smooth) * plain / factor + smooth * plain
                     }
                 };
-                let (low, high) =
-                    (self.number("low_freq_factor")?, self.number("high_freq_factor")?);
-                if high <= low {
-                    return Err(self.reader.bad_text(
-                        &self.path("high_freq_factor"),
-                        &high.to_string(),
-                        &format!("more than low_freq_factor ({low})"),
-                    ));
-                }
-                Ok(RopeScaling::Llama3 {
-                    factor: self.number("factor")?,
-                    low_freq_factor: low,
-                    high_freq_factor: high,
-                    original_max_position_embeddings: original,
-                })
+                (plain(base).map(stretch).collect(), 1.0)
             }
-            _ => Ok(RopeScaling::Default),
+            RopeScaling::Yarn {
+                factor,
+                beta_fast,
+                beta_slow,
+                truncate,
+                original_max_position_embeddings,
+                attention_factor,
+            } => {
+                let context = *original_max_position_embeddings as f64;
+                // The component whose wavelength makes that many rotations over the original context.
+                let component = |rotations: f64| {
+                    dim as f64 * (context / (rotations * 2.0 * std::f64::consts::PI)).ln()
+                        / (2.0 * self.theta.ln())
+                };
+                let (mut low, mut high) = (component(*beta_fast), component(*beta_slow));
+                if *truncate {
+                    (low, high) = (low.floor(), high.ceil());
+                }
+                let low = low.max(0.0);
+                let mut high = high.min(dim as f64 - 1.0);
+                if low == high {
+                    high += 0.001;
+                }
+                let frequencies = exponents.clone().enumerate().map(|(i, e)| {
+                    let period = power(base, e);
+                    let kept = 1.0f32 / period;
+                    let divided = 1.0f32 / (*factor as f32 * period);
+                    let ramp = (i as f32 - low as f32) / (high - low) as f32;
+                    let keep = 1.0 - ramp.clamp(0.0, 1.0);
+                    divided * (1.0 - keep) + kept * keep
+                });
+                (frequencies.collect(), *attention_factor as f32)
+            }
+            RopeScaling::LongRope {
+                short_factor,
+                long_factor,
+                original_max_position_embeddings,
+                attention_factor,
+            } => {
+                let long = length as u64 > *original_max_position_embeddings;
+                let factors = if long { long_factor } else { short_factor };
+                let frequencies =
+                    exponents.clone().zip(factors).map(|(e, f)| 1.0f32 / (f * power(base, e)));
+                (frequencies.collect(), *attention_factor as f32)
+            }
+        };
+        RopeTable { inv_freq, scale }
+    }
+
+    /// The base for a sequence of `length` positions. Within the plain positions HuggingFace computes it in float64,
+    /// beyond them from a float32 tensor.
+    fn dynamic_base(&self, dim: usize, length: u64, factor: f64, plain: u64) -> f32 {
+        let exponent = dim as f64 / (dim as f64 - 2.0);
+        if length <= plain {
+            let stretch = factor * plain as f64 / plain as f64 - (factor - 1.0);
+            return (self.theta * stretch.powf(exponent)) as f32;
         }
+        let stretch = factor as f32 * length as f32 / plain as f32 - (factor - 1.0) as f32;
+        self.theta as f32 * power(stretch, exponent as f32)
     }
 }

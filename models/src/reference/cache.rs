@@ -18,7 +18,7 @@ impl KvCache {
     pub fn new(config: &ModelConfig) -> Self {
         Self {
             width: config.kv_width(),
-            capacity: config.max_position_embeddings,
+            capacity: config.capacity(),
             len: 0,
             layers: vec![None; config.num_layers],
         }

@@ -10,11 +10,11 @@ mod cache;
 mod ops;
 
 use crate::checkpoint::Checkpoint;
-use crate::config::{ModelConfig, Role};
+use crate::config::{LayerRope, ModelConfig, NormWeight, Role, RopeTable};
 use crate::weights::{Weights, WeightsError};
 use cache::KvCache;
 use candle_core::{Device, Tensor};
-use ops::{Linear, RopeTable};
+use ops::{Attention, Linear};
 use std::fmt;
 
 /// Why the reference stopped.
@@ -109,15 +109,42 @@ pub enum Want {
 }
 
 struct Layer {
-    input_norm: Tensor,
+    input_norm: Option<Tensor>,
     query: Linear,
     key: Linear,
     value: Linear,
+    query_norm: Option<Tensor>,
+    key_norm: Option<Tensor>,
     output: Linear,
-    post_norm: Tensor,
+    attention_output_norm: Option<Tensor>,
+    post_norm: Option<Tensor>,
     gate: Linear,
     up: Linear,
     down: Linear,
+    mlp_output_norm: Option<Tensor>,
+}
+
+/// The frequencies in use: the model's, and those of windowed layers where they differ.
+struct Ropes {
+    /// Length of the sequence they are for; meaningless where they do not depend on it.
+    length: usize,
+    main: RopeTable,
+    local: Option<RopeTable>,
+}
+
+impl Ropes {
+    fn new(config: &ModelConfig, length: usize) -> Self {
+        let table = |r: &crate::config::Rope| r.table(config.head_dim, length);
+        Self { length, main: table(&config.rope), local: config.local_rope.as_ref().map(table) }
+    }
+
+    fn of(&self, layer: LayerRope) -> Option<&RopeTable> {
+        match layer {
+            LayerRope::None => None,
+            LayerRope::Main => Some(&self.main),
+            LayerRope::Local => Some(self.local.as_ref().unwrap_or(&self.main)),
+        }
+    }
 }
 
 /// A model ready to run on the CPU, with the KV cache of one sequence.
@@ -127,8 +154,10 @@ pub struct Reference {
     layers: Vec<Layer>,
     final_norm: Tensor,
     lm_head: Linear,
-    rope: RopeTable,
+    ropes: Ropes,
     cache: KvCache,
+    /// The tokens in the cache, kept where another length of the sequence means other keys.
+    tokens: Vec<u32>,
 }
 
 /// Positions computed at once in a longer pass; bounds the memory of activations and logits.
@@ -142,23 +171,36 @@ impl Reference {
 
     /// Prepares a model from its parts.
     pub fn from_weights(config: &ModelConfig, weights: &Weights) -> Result<Self, ReferenceError> {
-        let vector =
-            |t: &crate::weights::WeightTensor| Tensor::from_vec(t.to_f32(), t.cols(), &Device::Cpu);
-        let matrix = |layer: usize, role: Role| {
-            Ok::<_, ReferenceError>(Linear::new(weights.layer(layer, role)?))
+        let one_plus = config.family.norm_weight == NormWeight::OnePlus;
+        let vector = |t: &crate::weights::WeightTensor| {
+            let mut values = t.to_f32();
+            if one_plus {
+                values.iter_mut().for_each(|w| *w += 1.0);
+            }
+            Tensor::from_vec(values, t.cols(), &Device::Cpu)
+        };
+        let norm =
+            |layer: usize, role: Role| weights.layer(layer, role).ok().map(vector).transpose();
+        let matrix = |layer: usize, role: Role, bias: Role| {
+            let weight = Linear::new(weights.layer(layer, role)?);
+            Ok::<_, ReferenceError>(weight.with_bias(weights.layer(layer, bias).ok()))
         };
         let layers = (0..config.num_layers)
             .map(|i| {
                 Ok(Layer {
-                    input_norm: vector(weights.layer(i, Role::InputNorm)?)?,
-                    query: matrix(i, Role::Query)?,
-                    key: matrix(i, Role::Key)?,
-                    value: matrix(i, Role::Value)?,
-                    output: matrix(i, Role::Output)?,
-                    post_norm: vector(weights.layer(i, Role::PostNorm)?)?,
-                    gate: matrix(i, Role::Gate)?,
-                    up: matrix(i, Role::Up)?,
-                    down: matrix(i, Role::Down)?,
+                    input_norm: norm(i, Role::InputNorm)?,
+                    query: matrix(i, Role::Query, Role::QueryBias)?,
+                    key: matrix(i, Role::Key, Role::KeyBias)?,
+                    value: matrix(i, Role::Value, Role::ValueBias)?,
+                    query_norm: norm(i, Role::QueryNorm)?,
+                    key_norm: norm(i, Role::KeyNorm)?,
+                    output: matrix(i, Role::Output, Role::OutputBias)?,
+                    attention_output_norm: norm(i, Role::AttentionOutputNorm)?,
+                    post_norm: norm(i, Role::PostNorm)?,
+                    gate: matrix(i, Role::Gate, Role::GateBias)?,
+                    up: matrix(i, Role::Up, Role::UpBias)?,
+                    down: matrix(i, Role::Down, Role::DownBias)?,
+                    mlp_output_norm: norm(i, Role::MlpOutputNorm)?,
                 })
             })
             .collect::<Result<Vec<_>, ReferenceError>>()?;
@@ -167,8 +209,9 @@ impl Reference {
             layers,
             final_norm: vector(weights.shared(Role::FinalNorm)?)?,
             lm_head: Linear::new(weights.shared(Role::LmHead)?),
-            rope: RopeTable::new(config),
+            ropes: Ropes::new(config, 0),
             cache: KvCache::new(config),
+            tokens: Vec::new(),
             config: config.clone(),
         })
     }
@@ -211,7 +254,55 @@ impl Reference {
 
     /// The general pass: `logits` is called with each wanted position and its logits, in order; the observer sees the
     /// residual stream of every position. Nothing is called after an error.
+    ///
+    /// Where frequencies depend on the length of the sequence, those of its length after this pass are used, as
+    /// HuggingFace's classes do; keys in the cache keep the ones they were made with (dynamic), or are made anew when
+    /// the sequence outgrows the original context (longrope).
     pub fn run(
+        &mut self,
+        tokens: &[u32],
+        position: usize,
+        want: Want,
+        observer: Option<&mut dyn Observer>,
+        logits: &mut dyn FnMut(usize, &[f32]),
+    ) -> Result<(), ReferenceError> {
+        self.check(tokens, position)?;
+        self.cache.truncate(position);
+        if self.config.rope.depends_on_length() {
+            self.tokens.truncate(position);
+            let length = position + tokens.len();
+            // All cached keys are of the kind that the last pass's length asked for.
+            let switches = self.config.rope.switches(self.ropes.length, length);
+            if length != self.ropes.length {
+                self.ropes = Ropes::new(&self.config, length);
+            }
+            if switches && position > 0 {
+                let cached = std::mem::take(&mut self.tokens);
+                self.cache.truncate(0);
+                self.pass(&cached, 0, Want::Last, None, &mut |_, _| {})?;
+                self.tokens = cached;
+            }
+            self.tokens.extend_from_slice(tokens);
+        }
+        self.pass(tokens, position, want, observer, logits)
+    }
+
+    /// Refuses what cannot be fed.
+    fn check(&self, tokens: &[u32], position: usize) -> Result<(), ReferenceError> {
+        if position > self.cache.len() {
+            return Err(ReferenceError::Position { position, cached: self.cache.len() });
+        }
+        let capacity = self.config.capacity();
+        if tokens.len() > capacity.saturating_sub(position) {
+            return Err(ReferenceError::Capacity { position: capacity.max(position), capacity });
+        }
+        if let Some(&token) = tokens.iter().find(|t| **t as usize >= self.config.vocab_size) {
+            return Err(ReferenceError::Token { token, vocab_size: self.config.vocab_size });
+        }
+        Ok(())
+    }
+
+    fn pass(
         &mut self,
         tokens: &[u32],
         position: usize,
@@ -219,17 +310,6 @@ impl Reference {
         mut observer: Option<&mut dyn Observer>,
         logits: &mut dyn FnMut(usize, &[f32]),
     ) -> Result<(), ReferenceError> {
-        if position > self.cache.len() {
-            return Err(ReferenceError::Position { position, cached: self.cache.len() });
-        }
-        let capacity = self.config.max_position_embeddings;
-        if tokens.len() > capacity.saturating_sub(position) {
-            return Err(ReferenceError::Capacity { position: capacity.max(position), capacity });
-        }
-        if let Some(&token) = tokens.iter().find(|t| **t as usize >= self.config.vocab_size) {
-            return Err(ReferenceError::Token { token, vocab_size: self.config.vocab_size });
-        }
-        self.cache.truncate(position);
         let chunks = tokens.chunks(CHUNK).collect::<Vec<_>>();
         let mut at = position;
         for (i, chunk) in chunks.iter().enumerate() {
@@ -277,38 +357,49 @@ impl Reference {
             Ok(())
         };
         let c = &self.config;
-        let (scale, eps) = (c.attention_scale(), c.rms_norm_eps);
-        let mut x = sound(
-            ops::embedding(&self.embedding, tokens)?,
-            Place::Embedding,
-            "embedding",
-            position,
-        )?;
+        let eps = c.rms_norm_eps;
+        let norm = |x: &Tensor, weight: &Option<Tensor>| match weight {
+            Some(weight) => ops::rms_norm(x, weight, eps),
+            None => Ok(x.clone()),
+        };
+        let scaled = |x: Tensor, factor: f32| match factor {
+            1.0 => Ok(x),
+            factor => x * f64::from(factor),
+        };
+        let x = scaled(ops::embedding(&self.embedding, tokens)?, c.embedding_scale)?;
+        let mut x = sound(x, Place::Embedding, "embedding", position)?;
         see(Place::Embedding, &x)?;
-        for (i, layer) in self.layers.iter().enumerate() {
+        for (i, (layer, plan)) in self.layers.iter().zip(&c.layers).enumerate() {
             let here = Place::Layer(i);
-            let n =
-                sound(ops::rms_norm(&x, &layer.input_norm, eps)?, here, "input norm", position)?;
-            let q = ops::rope(&ops::linear(&n, &layer.query)?, &self.rope, position)?;
-            let k = ops::rope(&ops::linear(&n, &layer.key)?, &self.rope, position)?;
+            let rotate = |x: Tensor| match self.ropes.of(plan.rope) {
+                Some(table) => ops::rope(&x, table, c.head_dim, position),
+                None => Ok(x),
+            };
+            let n = sound(norm(&x, &layer.input_norm)?, here, "input norm", position)?;
+            let q = rotate(norm(&ops::linear(&n, &layer.query)?, &layer.query_norm)?)?;
+            let k = rotate(norm(&ops::linear(&n, &layer.key)?, &layer.key_norm)?)?;
             let v = ops::linear(&n, &layer.value)?;
             self.cache.append(i, position, &k, &v)?;
             let (keys, values) = self.cache.view(i, position + tokens.len())?;
             let q = sound(q, here, "query projection", position)?;
-            let a = ops::attention(&q, &keys, &values, c.head_dim, position, scale)?;
-            let a = sound(a, here, "attention", position)?;
-            let o = sound(ops::linear(&a, &layer.output)?, here, "output projection", position)?;
-            x = ops::add(&x, &o)?;
-            let n = sound(
-                ops::rms_norm(&x, &layer.post_norm, eps)?,
-                here,
-                "post-attention norm",
+            let how = Attention {
+                head_dim: c.head_dim,
                 position,
-            )?;
-            let h = ops::silu_mul(&ops::linear(&n, &layer.gate)?, &ops::linear(&n, &layer.up)?)?;
+                scale: c.attention_scale(),
+                cap: c.score_cap,
+                window: plan.window,
+            };
+            let a = sound(ops::attention(&q, &keys, &values, how)?, here, "attention", position)?;
+            let o = sound(ops::linear(&a, &layer.output)?, here, "output projection", position)?;
+            let o = norm(&o, &layer.attention_output_norm)?;
+            x = ops::add(&x, &scaled(o, c.residual_scale)?)?;
+            let n = sound(norm(&x, &layer.post_norm)?, here, "post-attention norm", position)?;
+            let (gate, up) = (ops::linear(&n, &layer.gate)?, ops::linear(&n, &layer.up)?);
+            let h = ops::gated(&gate, &up, c.activation)?;
             let h = sound(h, here, "gate and up projections", position)?;
             let d = sound(ops::linear(&h, &layer.down)?, here, "down projection", position)?;
-            x = ops::add(&x, &d)?;
+            let d = norm(&d, &layer.mlp_output_norm)?;
+            x = ops::add(&x, &scaled(d, c.residual_scale)?)?;
             see(here, &x)?;
         }
         self.cache.commit(position + tokens.len());
@@ -326,7 +417,13 @@ impl Reference {
             return Ok(None);
         }
         let n = n.narrow(0, tokens.len() - keep, keep)?;
-        let logits = ops::linear(&n, &self.lm_head)?;
+        let mut logits = ops::linear(&n, &self.lm_head)?;
+        if c.logit_divisor != 1.0 {
+            logits = (logits / f64::from(c.logit_divisor))?;
+        }
+        if let Some(cap) = c.logit_cap {
+            logits = ops::softcap(&logits, cap)?;
+        }
         let first = position + tokens.len() - keep;
         Ok(Some(sound(logits, Place::LmHead, "logits", first)?))
     }

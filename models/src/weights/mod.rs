@@ -240,12 +240,21 @@ impl Weights {
                     found: tensor.stored_dtype().to_string(),
                 });
             }
-            match layer.map(|l| layers.get_mut(l)) {
-                None => shared.insert(role, tensor),
-                Some(Some(map)) => map.insert(role, tensor),
-                // More layers than tensors: the tensor cannot have been found.
-                Some(None) => None,
+            // More layers than tensors: the tensor cannot have been found.
+            let map = match layer.map(|l| layers.get_mut(l)) {
+                None => &mut shared,
+                Some(Some(map)) => map,
+                Some(None) => continue,
             };
+            let mut row = 0;
+            for (part, rows) in role.parts() {
+                let rows = config.size_of(*rows);
+                map.insert(*part, tensor.part(row..row + rows));
+                row += rows;
+            }
+            if row == 0 {
+                map.insert(role, tensor);
+            }
         }
         Ok(Self { shared, layers, tied: config.tie_word_embeddings, files })
     }
@@ -265,7 +274,7 @@ impl Weights {
         self.shared.get(&role).ok_or(WeightsError::NoSuchTensor { role, place: String::new() })
     }
 
-    /// The tensor of a spec made by [`ModelConfig::tensor_specs`].
+    /// The tensor of a spec made by [`ModelConfig::tensor_specs`]. A fused matrix is not held whole: ask for its parts.
     pub fn of(&self, spec: &TensorSpec) -> Result<&WeightTensor, WeightsError> {
         match spec.layer {
             Some(layer) => self.layer(layer, spec.role),
@@ -286,6 +295,13 @@ impl Weights {
     /// Names of the weight files.
     pub fn files(&self) -> &[String] {
         &self.files
+    }
+
+    /// Every tensor with its layer and what it became, in the order of [`Weights::iter`].
+    pub fn roles(&self) -> impl Iterator<Item = (Option<usize>, Role, &WeightTensor)> {
+        let layers = self.layers.iter().enumerate();
+        let layers = layers.flat_map(|(i, l)| l.iter().map(move |(role, t)| (Some(i), *role, t)));
+        layers.chain(self.shared.iter().map(|(role, t)| (None, *role, t)))
     }
 
     /// Every tensor: layers in order, then those outside.
@@ -328,7 +344,8 @@ fn is_redundant(
         .strip_prefix(head)
         .and_then(|n| n.strip_suffix(tail))
         .and_then(|n| n.parse::<usize>().ok());
-    if layer.is_none_or(|l| l >= config.num_layers) || tensor.shape() != [config.head_dim / 2] {
+    let expected = config.rope.inv_freq(config.head_dim);
+    if layer.is_none_or(|l| l >= config.num_layers) || tensor.shape() != [expected.len()] {
         return false;
     }
     let tolerance = match tensor.dtype() {
@@ -337,7 +354,6 @@ fn is_redundant(
         DType::Bf16 => 1e-2,
         DType::Other => return false,
     };
-    let expected = config.rope.inv_freq(config.head_dim);
     let stored = tensor.rows_f32(0..1);
     stored.len() == expected.len()
         && stored.iter().zip(&expected).all(|(a, b)| (a - b).abs() <= tolerance * b.abs().max(1e-4))

@@ -128,6 +128,24 @@ impl WeightTensor {
         self.rows_f32(0..self.rows())
     }
 
+    /// A view of some rows of a matrix, named after them; empty if the range is not inside.
+    pub(super) fn part(&self, rows: Range<usize>) -> WeightTensor {
+        let width = self.cols() * self.dtype.size();
+        let inside = rows.start <= rows.end && rows.end <= self.rows();
+        let rows = if inside { rows } else { 0..0 };
+        let start = self.range.start;
+        let mut shape = self.shape.clone();
+        if let Some(first) = shape.first_mut() {
+            *first = rows.len();
+        }
+        WeightTensor {
+            range: start + rows.start * width..start + rows.end * width,
+            name: format!("{}[{}..{}]", self.name, rows.start, rows.end),
+            shape,
+            ..self.clone()
+        }
+    }
+
     /// The elements as 16-bit words, if they are 16 bits wide and aligned.
     pub fn words16(&self) -> Option<&[u16]> {
         // SAFETY: every bit pattern is a valid u16; `align_to` finds the aligned middle.

@@ -1,7 +1,10 @@
 //! Shared by the integration tests: where the fixtures lie, and a writer of small checkpoints with chosen faults.
 #![allow(dead_code)]
 
-use amk_models::{Checkpoint, CheckpointError};
+pub mod noise;
+pub mod ordered;
+
+use amk_models::{Checkpoint, CheckpointError, Feature};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 
@@ -17,7 +20,33 @@ pub const SUPPORTED: &[&str] = &[
     "llama-sharded-bf16",
     "llama-v5config-bf16",
     "mistral-full-bf16",
+    "mistral-swa-bf16",
+    "llama-attnbias-f32",
+    "qwen2-bf16",
+    "qwen3-bf16",
+    "smollm3-nope-bf16",
+    "phi3-swa-bf16",
+    "gemma2-bf16",
+    "gemma3-text-bf16",
+    "granite-tied-bf16",
+    "olmo2-f32",
 ];
+
+/// The features that schedules express; a test of the root package holds the lowering to it.
+pub const SCHEDULED: &[Feature] = &[
+    Feature::TiedHead,
+    Feature::GroupedHeads,
+    Feature::HeadDim,
+    Feature::RopeLinear,
+    Feature::RopeLlama3,
+    Feature::RopeYarn,
+    Feature::ScoreScale,
+];
+
+/// A page of the documentation.
+pub fn docs(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs").join(name)
+}
 
 fn tests() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests")

@@ -49,6 +49,16 @@ goldens! {
     llama_sharded_bf16 "llama-sharded-bf16"
     llama_v5config_bf16 "llama-v5config-bf16"
     mistral_full_bf16 "mistral-full-bf16"
+    mistral_swa_bf16 "mistral-swa-bf16"
+    llama_attnbias_f32 "llama-attnbias-f32"
+    qwen2_bf16 "qwen2-bf16"
+    qwen3_bf16 "qwen3-bf16"
+    smollm3_nope_bf16 "smollm3-nope-bf16"
+    phi3_swa_bf16 "phi3-swa-bf16"
+    gemma2_bf16 "gemma2-bf16"
+    gemma3_text_bf16 "gemma3-text-bf16"
+    granite_tied_bf16 "granite-tied-bf16"
+    olmo2_f32 "olmo2-f32"
 }
 
 #[test]

@@ -80,7 +80,7 @@ fn rope_spellings() {
         let folder = write(&small_config(), &small_tensors());
         edit_config(folder.path(), edits);
         remove.iter().for_each(|f| remove_field(folder.path(), f));
-        common::load(folder.path()).map(|c| c.config().rope).map_err(|e| e.to_string())
+        common::load(folder.path()).map(|c| c.config().rope.clone()).map_err(|e| e.to_string())
     };
     let llama3 = json!({"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 32});
     let mut old = llama3.clone();
@@ -161,7 +161,7 @@ fn no_tensor_is_dropped() {
     // Frequencies stored by old exporters: checked against the config, not ignored.
     let stored = |theta: f64| {
         let c = common::load(write(&small_config(), &small_tensors()).path()).unwrap();
-        let f = amk_models::Rope { theta, ..c.config().rope }.inv_freq(16);
+        let f = amk_models::Rope { theta, ..c.config().rope.clone() }.inv_freq(16);
         let mut tensors = small_tensors();
         tensors.push(Tensor::f32("model.layers.0.self_attn.rotary_emb.inv_freq", &[8], &f));
         write(&small_config(), &tensors)

@@ -7,6 +7,8 @@ mod common;
 mod goldens;
 mod hub;
 mod loading;
+mod matrix;
 mod reduced;
 mod refusals;
+mod rope;
 mod text;

@@ -252,3 +252,46 @@ fn characters_are_never_split_and_a_real_replacement_character_survives() {
     let (_, pieces) = streamed(&t, &ids, true);
     assert!(pieces.iter().filter(|p| !p.is_empty()).count() > ids.len() / 2, "{pieces:?}");
 }
+
+/// Templates that exercise one construct each, rendered by transformers' own renderer.
+#[test]
+fn constructs_are_rendered_as_huggingface_renders_them() {
+    use amk_models::tokenizer::{ChatTemplate, TemplateValue};
+    let text = std::fs::read_to_string(common::golden("chat.json")).unwrap();
+    let common::ordered::Ordered(doc) = serde_json::from_str(&text).unwrap();
+    let get = |v: &TemplateValue, key: &str| v.get_attr(key).unwrap();
+    let now = i64::try_from(get(&doc, "now")).unwrap();
+    let (mut count, mut wrong) = (0, Vec::new());
+    for case in get(&doc, "cases").try_iter().unwrap() {
+        let special = get(&case, "special");
+        let special: std::collections::BTreeMap<String, String> = special
+            .try_iter()
+            .unwrap()
+            .map(|k| (k.to_string(), special.get_item(&k).unwrap().to_string()))
+            .collect();
+        let extra = get(&case, "extra");
+        let names: Vec<String> = extra.try_iter().unwrap().map(|k| k.to_string()).collect();
+        let mut values: Vec<(&str, TemplateValue)> =
+            names.iter().map(|n| (n.as_str(), get(&extra, n))).collect();
+        for name in ["messages", "add_generation_prompt", "tools"] {
+            values.push((name, get(&case, name)));
+        }
+        let name = get(&case, "name").to_string();
+        let template = ChatTemplate::new(get(&case, "template").to_string());
+        let rendered = template.render_values(values, &special, now);
+        let refused = get(&case, "refused");
+        count += 1;
+        if !refused.is_undefined() {
+            let error = rendered.unwrap_err().to_string();
+            assert_eq!(error, format!("the chat template refuses these messages: {refused}"));
+            continue;
+        }
+        let expected = get(&case, "rendered").to_string();
+        match rendered {
+            Ok(text) if text == expected => {}
+            other => wrong.push(format!("{name}:\n  found    {other:?}\n  expected {expected:?}")),
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(count >= 12);
+}

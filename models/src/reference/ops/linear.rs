@@ -7,15 +7,21 @@ use half::f16;
 use half::slice::HalfFloatSliceExt;
 use rayon::prelude::*;
 
-/// A weight matrix `[out_features, in_features]`, where it is mapped.
+/// A weight matrix `[out_features, in_features]`, where it is mapped, and its bias.
 pub struct Linear {
     weight: WeightTensor,
+    bias: Option<Vec<f32>>,
 }
 
 impl Linear {
     /// Takes a matrix; it is copied only if its elements are not aligned in the file.
     pub fn new(weight: &WeightTensor) -> Self {
-        Self { weight: weight.aligned() }
+        Self { weight: weight.aligned(), bias: None }
+    }
+
+    /// The same with a bias, `[out_features]`.
+    pub fn with_bias(self, bias: Option<&WeightTensor>) -> Self {
+        Self { bias: bias.map(WeightTensor::to_f32), ..self }
     }
 
     pub fn rows(&self) -> usize {
@@ -32,7 +38,7 @@ impl Linear {
     }
 }
 
-/// `x · weightᵀ`: `[positions, in] -> [positions, out]`, sums in float32.
+/// `x · weightᵀ + bias`: `[positions, in] -> [positions, out]`, sums in float32.
 pub fn linear(x: &Tensor, weight: &Linear) -> Result<Tensor> {
     x.contiguous()?.apply_op1_no_bwd(weight)
 }
@@ -150,6 +156,11 @@ impl CustomOp1 for Linear {
                 for (t, value) in values.iter().enumerate() {
                     out[t * rows + r] = *value;
                 }
+            }
+        }
+        if let Some(bias) = &self.bias {
+            for row in out.chunks_mut(rows) {
+                row.iter_mut().zip(bias).for_each(|(o, b)| *o += b);
             }
         }
         Ok((CpuStorage::F32(out), Shape::from((n, rows))))

@@ -4,20 +4,22 @@ mod add;
 mod attention;
 mod dot;
 mod embedding;
+mod gated;
 mod linear;
 mod nan;
 mod rms_norm;
 mod rope;
-mod silu_mul;
+mod softcap;
 
 pub(super) use add::add;
-pub(super) use attention::attention;
+pub(super) use attention::{Attention, attention};
 pub(super) use embedding::embedding;
+pub(super) use gated::gated;
 pub(super) use linear::{Linear, linear};
 pub(super) use nan::first_nan;
 pub(super) use rms_norm::rms_norm;
-pub(super) use rope::{RopeTable, rope};
-pub(super) use silu_mul::silu_mul;
+pub(super) use rope::rope;
+pub(super) use softcap::softcap;
 
 use candle_core::{CpuStorage, Layout, Result};
 

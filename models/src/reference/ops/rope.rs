@@ -1,29 +1,20 @@
 //! Rotary position embedding.
 
 use super::elements;
-use crate::config::{ModelConfig, Rope};
+use crate::config::RopeTable;
 use candle_core::{CpuStorage, CustomOp1, Layout, Result, Shape, Tensor};
-
-/// The model's inverse frequencies.
-pub struct RopeTable {
-    inv_freq: Vec<f32>,
-}
-
-impl RopeTable {
-    pub fn new(config: &ModelConfig) -> Self {
-        Self { inv_freq: config.rope.inv_freq(config.head_dim) }
-    }
-}
 
 struct RotateHalves<'a> {
     table: &'a RopeTable,
+    head_dim: usize,
     position: usize,
 }
 
-/// Rotates every head of `x` `[positions, heads * head_dim]`, whose first row is at `position`: components `i` and
-/// `i + head_dim/2` form a pair and turn by `position * inv_freq[i]`.
-pub fn rope(x: &Tensor, table: &RopeTable, position: usize) -> Result<Tensor> {
-    x.apply_op1_no_bwd(&RotateHalves { table, position })
+/// Rotates every head of `x` `[positions, heads * head_dim]`, whose first row is at `position`. Of a head's first
+/// `2 n` components, n the number of frequencies, `i` and `i + n` form a pair and turn by `position * inv_freq[i]`;
+/// the others stay.
+pub fn rope(x: &Tensor, table: &RopeTable, head_dim: usize, position: usize) -> Result<Tensor> {
+    x.apply_op1_no_bwd(&RotateHalves { table, head_dim, position })
 }
 
 impl CustomOp1 for RotateHalves<'_> {
@@ -35,13 +26,15 @@ impl CustomOp1 for RotateHalves<'_> {
         let x = elements(storage, layout)?;
         let (rows, width) = layout.shape().dims2()?;
         let half = self.table.inv_freq.len();
-        let mut out = vec![0f32; x.len()];
+        if 2 * half > self.head_dim {
+            candle_core::bail!("{half} frequencies for heads of {}", self.head_dim);
+        }
+        let mut out = x.to_vec();
         for t in 0..rows {
-            let (cos, sin) = Rope::cos_sin(&self.table.inv_freq, self.position + t);
-            let row = t * width..(t + 1) * width;
-            for (o, h) in out[row.clone()].chunks_mut(2 * half).zip(x[row].chunks(2 * half)) {
+            let (cos, sin) = self.table.cos_sin(self.position + t);
+            for o in out[t * width..(t + 1) * width].chunks_mut(self.head_dim) {
                 for i in 0..half {
-                    let (a, b) = (h[i], h[i + half]);
+                    let (a, b) = (o[i], o[i + half]);
                     o[i] = a * cos[i] - b * sin[i];
                     o[i + half] = b * cos[i] + a * sin[i];
                 }

@@ -1,0 +1,38 @@
+//! What a model does beyond the plain block is lowered or refused by name, and the docs say which.
+
+use std::path::Path;
+
+use amk::lower::{FEATURES, Knobs, LowerError, Mode, Shape, lower_for};
+use amk_models::{Checkpoint, Feature};
+
+use crate::common::target;
+
+#[test]
+fn features_without_an_op_are_refused_by_name() {
+    for entry in std::fs::read_dir("tests/checkpoints").unwrap() {
+        let path = entry.unwrap().path();
+        if !path.is_dir() {
+            continue;
+        }
+        let checkpoint = Checkpoint::from_folder(&path).unwrap();
+        let features = checkpoint.config().features();
+        let expected: Vec<Feature> =
+            features.into_iter().filter(|f| !FEATURES.contains(f)).collect();
+        let shape = Shape::of(&checkpoint);
+        let lowered = lower_for(&shape, &target(12), &Knobs::default(), 0, Mode::F32);
+        match lowered {
+            Ok(_) => assert!(expected.is_empty(), "{}: {expected:?} lowered", path.display()),
+            Err(LowerError::Features { features }) => assert_eq!(features, expected),
+            Err(e) => panic!("{}: {e}", path.display()),
+        }
+    }
+}
+
+#[test]
+fn the_docs_mark_what_is_lowered() {
+    let page = std::fs::read_to_string(Path::new("docs/families.md")).unwrap();
+    for feature in Feature::ALL {
+        let marked = page.contains(&format!("| {} * |", feature.describe()));
+        assert_eq!(marked, FEATURES.contains(feature), "{feature:?}");
+    }
+}
