@@ -20,6 +20,13 @@ pub const CLASSES: &[(&str, Invariant, &str, &str)] = &[
         "the reader comes after a write or a read of a later epoch of the same word, after which coherence \
          lets it see nothing older; E asks for the writers of the epoch it waits for",
     ),
+    (
+        "signals that only packets keep apart",
+        Invariant::R,
+        "only packets lead from one to the other",
+        "a wait has seen the one signal, a packet written after the wait is read, and the other signal follows: \
+         the first takes effect before the second, but packets order nothing, so R does not count on it",
+    ),
 ];
 
 /// Rejected for a reason that is none of the classes.
