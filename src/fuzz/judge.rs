@@ -1,8 +1,5 @@
 //! The other judge: predicates and exploration of the oracle, executions of the reference VM. It shares
 //! no code with the validator.
-//!
-//! Two writes of one packet word in different phases are not called a race here: what the IR asks of them is
-//! that every reader gets its epoch, and executions show a reader that does not.
 
 use std::sync::Arc;
 
@@ -20,7 +17,7 @@ pub const HUGE: usize = 20_000;
 const PREDICATES: usize = 1500;
 /// Largest programs that are explored, and how far.
 const EXPLORED: usize = 12;
-const STATES: usize = 4000;
+const STATES: usize = 10_000;
 
 /// How many executions an accepted program has to survive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -92,7 +89,7 @@ pub(crate) fn judge(program: &Arc<Program>, target: &Target, seed: u64, runs: u6
         n if n >= 100 => (3, Some(false)),
         _ => (3, None),
     };
-    let counts = |fault: &VmFault| !is_coherent(program, fault) && !is_limit(program, fault);
+    let counts = |fault: &VmFault| !is_limit(program, fault);
     match refute_with(program, Effort { seed, runs, steps, fine }, &counts) {
         Some(refutation) => {
             let what = refutation.faults.first().map(ToString::to_string).unwrap_or_default();
@@ -100,14 +97,6 @@ pub(crate) fn judge(program: &Arc<Program>, target: &Target, seed: u64, runs: u6
         }
         None => Opinion::NotRefuted { explored: outcome == Outcome::Safe },
     }
-}
-
-/// A race of two packet writes, which coherence of the word orders.
-fn is_coherent(program: &Program, fault: &VmFault) -> bool {
-    let VmFault::Race { place, first, second } = fault else { return false };
-    first.write
-        && second.write
-        && program.buffer(place.buffer).is_some_and(|b| b.sync == BufferSync::Packet)
 }
 
 /// The VM says that it cannot run the program, not that the program is unsafe: it has too many pieces, or

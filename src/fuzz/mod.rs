@@ -187,8 +187,8 @@ impl Fuzzer<'_> {
                 (7, rng.range(lo, hi), Want { least: 1, most: 480 })
             }
             Size::Large => {
-                let most = if rng.chance(1, 10) { 5000 } else { 1000 };
-                (4, rng.range(505, most), Want { least: 505, most: most as usize })
+                let most = if rng.chance(1, 10) { 2500 } else { 1000 };
+                (3, rng.range(505, most), Want { least: 505, most: most as usize })
             }
             Size::Huge => (1, rng.range(20_050, 22_000), Want { least: 20_050, most: 27_000 }),
         };
