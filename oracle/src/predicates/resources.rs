@@ -37,7 +37,7 @@ pub(super) fn check(p: &Program, t: &Target, out: &mut Breaches) {
     };
     if p.sms.iter().any(|sm| !sm.stream.is_empty()) {
         let ring = u128::from(r.ring_slots) * u128::from(r.slot_bytes);
-        out.demand(r.slot_bytes % 16 == 0, O, "slot-alignment", here);
+        out.demand(r.slot_bytes.is_multiple_of(16), O, "slot-alignment", here);
         out.demand(size(Area::Ring) >= ring, O, "ring-area", here);
         out.demand(size(Area::Mbarrier) >= 16 * u128::from(r.ring_slots), O, "mbarrier-area", here);
     }

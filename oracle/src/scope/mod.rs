@@ -135,8 +135,8 @@ fn alphabet(family: &Family, sm: usize) -> Vec<u32> {
     let mut with = |options: Vec<u32>| {
         all = all.iter().flat_map(|a| options.iter().map(move |o| a | o)).collect();
     };
-    for r in 0..family.regions as usize {
-        with((0..4).map(|x| x << REGION[r]).collect());
+    for at in REGION.iter().take(family.regions as usize) {
+        with((0..4).map(|x| x << at).collect());
     }
     for (o, kind) in family.objects.iter().enumerate() {
         let bits = match (kind, family.phases) {
