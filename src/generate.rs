@@ -35,6 +35,12 @@ pub enum GenerateError {
         /// Position of the last token fed.
         position: usize,
     },
+    /// No program starts there.
+    #[error("no program was made for position {position}")]
+    NoProgram {
+        /// The position.
+        position: u64,
+    },
     /// The executor failed.
     #[error(transparent)]
     Source(SourceError),
@@ -50,6 +56,8 @@ pub enum FinishReason {
     Length,
     /// The context is full.
     Capacity,
+    /// Whoever asked for it no longer wants it.
+    Cancelled,
 }
 
 /// What to generate.
@@ -78,7 +86,39 @@ pub struct Generation {
     pub decode_seconds: f64,
 }
 
+impl Request<'_> {
+    /// Refuses what cannot be decoded.
+    ///
+    /// # Errors
+    /// The prompt is empty, too long, or has a token that does not exist.
+    pub fn check(&self, vocab_size: usize) -> Result<(), GenerateError> {
+        if self.prompt.is_empty() {
+            return Err(GenerateError::EmptyPrompt);
+        }
+        if let Some(&token) = self.prompt.iter().find(|t| **t as usize >= vocab_size) {
+            return Err(GenerateError::Token { token, vocab_size });
+        }
+        if self.prompt.len() > self.capacity {
+            return Err(GenerateError::TooLong {
+                tokens: self.prompt.len(),
+                capacity: self.capacity,
+            });
+        }
+        Ok(())
+    }
+}
+
 impl Generation {
+    /// Nothing yet.
+    pub(crate) fn none() -> Generation {
+        Generation {
+            tokens: Vec::new(),
+            finish_reason: FinishReason::Length,
+            prefill_seconds: 0.0,
+            decode_seconds: 0.0,
+        }
+    }
+
     /// Tokens a second after the first; none before there are two.
     pub fn tokens_per_second(&self) -> Option<f64> {
         let steps = self.tokens.len().saturating_sub(1);
@@ -98,24 +138,10 @@ pub fn generate(
     request: &Request<'_>,
     each: &mut dyn FnMut(u32),
 ) -> Result<Generation, GenerateError> {
-    let vocab_size = source.vocab_size();
     let prompt = request.prompt;
-    if prompt.is_empty() {
-        return Err(GenerateError::EmptyPrompt);
-    }
-    if let Some(&token) = prompt.iter().find(|t| **t as usize >= vocab_size) {
-        return Err(GenerateError::Token { token, vocab_size });
-    }
-    if prompt.len() > request.capacity {
-        return Err(GenerateError::TooLong { tokens: prompt.len(), capacity: request.capacity });
-    }
+    request.check(source.vocab_size())?;
     let start = Instant::now();
-    let mut done = Generation {
-        tokens: Vec::new(),
-        finish_reason: FinishReason::Length,
-        prefill_seconds: 0.0,
-        decode_seconds: 0.0,
-    };
+    let mut done = Generation::none();
     if request.max_tokens == 0 {
         return Ok(done);
     }

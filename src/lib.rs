@@ -1,7 +1,9 @@
 //! amk compiles a Llama-family checkpoint into one persistent CUDA kernel whose schedule is proved
 //! free of deadlock and races before launch.
 
+pub mod bench;
 pub mod codegen;
+pub mod decode;
 pub mod device;
 pub mod doctor;
 pub mod engine;
@@ -19,6 +21,9 @@ pub mod predict;
 pub mod report;
 pub mod sampled;
 pub mod scheduled;
+pub mod selftest;
 pub mod target;
 pub mod toolchain;
+pub mod trace;
 pub mod vm;
+pub mod watch;

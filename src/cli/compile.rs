@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use amk::generate::{Request, generate};
 use amk::image::ImageCache;
-use amk::lower::{Knobs, Mode, Shape, bucket_of};
+use amk::lower::{Mode, Shape, bucket_of};
 use amk::pipeline::{self, Kernel, PipelineError, Schedule};
 use amk::report::{self, Files, ModelSummary, Report, RunReport, TargetReport};
 use amk::target::{Target, default_targets, load_target_file, resolve};
@@ -17,6 +17,7 @@ use amk_schedule_ir::Bucket;
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 
+use super::device::read_knobs;
 use super::generate::{encode, text_of};
 use super::{Failure, Outcome, Verdict, files, model};
 use crate::output::{self, Output, Tone};
@@ -56,7 +57,7 @@ pub struct CompileArgs {
     #[arg(long, value_name = "CONFIG.json", conflicts_with_all = ["model", "prompt"])]
     shape_only: Option<PathBuf>,
     /// Type of activations and KV cache; by default bf16 for bf16 weights, else f32.
-    #[arg(long, value_enum)]
+    #[arg(long = "activations", visible_alias = "compute", value_enum)]
     compute: Option<Compute>,
     /// Compile for the positions around this one.
     #[arg(long, value_name = "P", default_value_t = 0)]
@@ -145,7 +146,7 @@ struct Input {
 pub fn run(args: &CompileArgs, out: &Output) -> Outcome {
     let start = Instant::now();
     let targets = targets(args, out)?;
-    let knobs = knobs(args)?;
+    let knobs = read_knobs(args.knobs.as_deref())?;
     let input = input(args, out)?;
     let positions = input.shape.sizes.max_positions;
     let bucket = bucket_of(positions, u64::from(knobs.tokens), args.position).ok_or_else(|| {
@@ -249,16 +250,6 @@ fn targets(args: &CompileArgs, out: &Output) -> Result<Vec<Target>, Failure> {
         }
     }
     Ok(targets)
-}
-
-fn knobs(args: &CompileArgs) -> Result<Knobs, Failure> {
-    /// A file of a few numbers.
-    const LIMIT: u64 = 1 << 20;
-    let Some(path) = &args.knobs else { return Ok(Knobs::default()) };
-    let bytes = files::read_limited(path, LIMIT)?;
-    serde_json::from_slice(&bytes).map_err(|e| {
-        Failure::input(format!("{} is no object of schedule parameters: {e}", path.display()))
-    })
 }
 
 fn input(args: &CompileArgs, out: &Output) -> Result<Input, Failure> {

@@ -10,6 +10,8 @@ use crate::output::Output;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Class {
+    /// The answer is no: a device that hangs, an image that says something wrong.
+    Answer = 1,
     /// Wrong use, bad input or an unsupported model.
     Input = 2,
     /// The machine lacks something: a driver, a compiler, space on a disk.
@@ -50,6 +52,11 @@ impl Failure {
     /// A shortcoming of the machine.
     pub fn environment(error: impl std::fmt::Display) -> Self {
         Self::new(Class::Environment, error)
+    }
+
+    /// A failure that is an answer.
+    pub fn answer(error: impl std::fmt::Display) -> Self {
+        Self::new(Class::Answer, error)
     }
 
     /// A failure of the given class.

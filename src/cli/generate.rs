@@ -1,8 +1,12 @@
 //! `amk generate`: text or tokens from a model.
 
 use std::collections::BTreeSet;
+use std::io::IsTerminal;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
+use amk::decode::decode;
 use amk::generate::{FinishReason, GenerateError, Generation, Request, generate};
 use amk::lower::Mode;
 use amk::pipeline::default_mode;
@@ -14,6 +18,7 @@ use clap::{ArgGroup, Args, ValueEnum};
 use serde::Serialize;
 
 use super::compile::Compute;
+use super::device::{CudaArgs, Plan, Ready, driver_is_there, source_failure};
 use super::{Failure, Outcome, Verdict, model};
 use crate::output::{self, Output};
 
@@ -24,11 +29,14 @@ const VM_TARGET: &str = "sm_90a";
 #[derive(Args)]
 #[command(after_help = "\
 Decoding is greedy: the largest logit wins, the lowest id on ties. Without a tokenizer ids are printed.
+On a CUDA device whole launches of many tokens run at once; Ctrl-C ends one at the next token, and a
+launch that hangs is ended and named (exit code 1).
 
 Examples:
   amk generate --prompt \"In the beginning\"
   amk generate path/to/checkpoint --prompt-ids 1,450,7483 --max-tokens 32 --json
-  amk generate owner/name --chat --prompt \"Name three rivers.\" --stream")]
+  amk generate owner/name --chat --prompt \"Name three rivers.\" --stream
+  amk generate path/to/checkpoint --prompt \"In the beginning\" --device cuda --activations f32")]
 pub struct GenerateArgs {
     /// A checkpoint folder or a hub id; by default the embedded model.
     model: Option<String>,
@@ -37,18 +45,24 @@ pub struct GenerateArgs {
     /// Most tokens to generate.
     #[arg(long, value_name = "N", default_value_t = 64)]
     max_tokens: usize,
-    /// Print each token as soon as it is known; with --json a document a token, and the whole last.
-    #[arg(long)]
+    /// Print each token as soon as it is known, as is done on a terminal anyway; with --json a document a token, and
+    /// the whole last.
+    #[arg(long, overrides_with = "no_stream")]
     stream: bool,
+    /// Print everything at the end.
+    #[arg(long, overrides_with = "stream")]
+    no_stream: bool,
     /// Go on after an end-of-sequence token.
     #[arg(long)]
     ignore_eos: bool,
     /// What runs the model.
     #[arg(long, value_enum, default_value_t)]
-    device: Device,
-    /// Type of activations and KV cache; only the VM has a choice.
-    #[arg(long, value_enum)]
+    pub device: Device,
+    /// Type of activations and KV cache; the CPU computes in f32 alone.
+    #[arg(long = "activations", visible_alias = "compute", value_enum)]
     compute: Option<Compute>,
+    #[command(flatten)]
+    cuda: CudaArgs,
 }
 
 /// The prompt, as text or as ids.
@@ -70,18 +84,38 @@ struct PromptArgs {
 /// What runs the model.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Device {
-    /// The float32 CPU reference.
+    /// A CUDA device where driver, device and compiler are there, else the CPU.
     #[default]
+    Auto,
+    /// The float32 CPU reference.
     Cpu,
     /// The model's schedule for sm_90a, executed step by step; slow.
     Vm,
+    /// One launch on a CUDA device.
+    Cuda,
 }
 
 impl Device {
     pub fn name(self) -> &'static str {
         match self {
+            Device::Auto => "auto",
             Device::Cpu => "cpu",
             Device::Vm => "vm",
+            Device::Cuda => "cuda",
+        }
+    }
+
+    /// What `auto` means on this machine.
+    pub fn choose(self, cuda: &CudaArgs) -> Device {
+        let usable = || {
+            driver_is_there()
+                && amk::device::Device::open(cuda.ordinal).is_ok()
+                && cuda.compiler().is_ok()
+        };
+        match self {
+            Device::Auto if usable() => Device::Cuda,
+            Device::Auto => Device::Cpu,
+            chosen => chosen,
         }
     }
 }
@@ -93,6 +127,8 @@ struct GenerateDocument<'a> {
     prompt_tokens: usize,
     finish_reason: FinishReason,
     device: &'static str,
+    /// Of the images that decoded; null without images, empty where the test was left out.
+    self_test: Option<&'a [amk::selftest::Verdict]>,
     timings: Timings,
 }
 
@@ -122,12 +158,28 @@ pub fn run(args: &GenerateArgs, out: &Output) -> Outcome {
     };
     let capacity = checkpoint.config().capacity();
     let positions = prompt.len().saturating_add(args.max_tokens).min(capacity);
-    let mut source = source(args.device, args.compute, &checkpoint, positions)?;
-    let load_seconds = start.elapsed().as_secs_f64();
     let request = Request { prompt: &prompt, max_tokens: args.max_tokens, stop: &stop, capacity };
-    let mut printer = Printer::new(tokenizer, args.stream, out);
-    let spinner = (!args.stream).then(|| out.spinner("generating"));
-    let result = generate(source.as_mut(), &request, &mut |token| printer.push(token));
+    // Before anything is compiled for it.
+    request.check(checkpoint.config().vocab_size).map_err(failure)?;
+    let device = args.device.choose(&args.cuda);
+    let terminal = std::io::stdout().is_terminal() && !out.json();
+    let stream = args.stream || terminal && !args.no_stream;
+    let mut executor = match device {
+        Device::Cuda => {
+            let mode = args.compute.map_or_else(|| default_mode(&checkpoint), Mode::from);
+            let plan = Plan::sequence(mode, prompt.len(), positions);
+            Runner::Cuda(Box::new(args.cuda.open(&checkpoint, &plan, out)?))
+        }
+        other => Runner::Host(source(other, args.compute, &checkpoint, positions)?),
+    };
+    let load_seconds = start.elapsed().as_secs_f64();
+    let mut printer = Printer::new(tokenizer, stream, out);
+    let spinner = (!stream).then(|| out.spinner("generating"));
+    let mut each = |token| printer.push(token);
+    let result = match &mut executor {
+        Runner::Cuda(ready) => decode(&mut ready.opened.engine, &request, &interrupt(), &mut each),
+        Runner::Host(source) => generate(source.as_mut(), &request, &mut each),
+    };
     if let Some(spinner) = spinner {
         spinner.finish_and_clear();
     }
@@ -141,13 +193,17 @@ pub fn run(args: &GenerateArgs, out: &Output) -> Outcome {
             output::count(done.tokens.len(), "token")
         ));
     }
-    out.note(summary(&done, prompt.len(), args.device));
+    if done.finish_reason == FinishReason::Cancelled {
+        out.warn("interrupted");
+    }
+    out.note(summary(&done, prompt.len(), device));
     out.document(&GenerateDocument {
         tokens: &done.tokens,
         text,
         prompt_tokens: prompt.len(),
         finish_reason: done.finish_reason,
-        device: args.device.name(),
+        device: device.name(),
+        self_test: executor.self_test(),
         timings: Timings {
             load_seconds,
             prefill_seconds: done.prefill_seconds,
@@ -158,7 +214,33 @@ pub fn run(args: &GenerateArgs, out: &Output) -> Outcome {
     Ok(Verdict::Yes)
 }
 
-/// The executor of a device, ready for one sequence of this many positions. The CPU reference computes
+/// What decodes.
+enum Runner<'a> {
+    Cuda(Box<Ready>),
+    Host(Box<dyn LogitSource + 'a>),
+}
+
+impl Runner<'_> {
+    fn self_test(&self) -> Option<&[amk::selftest::Verdict]> {
+        match self {
+            Runner::Cuda(ready) => Some(&ready.verdicts),
+            Runner::Host(_) => None,
+        }
+    }
+}
+
+/// Set by the first Ctrl-C; the second ends the process.
+fn interrupt() -> Arc<AtomicBool> {
+    use signal_hook::{consts::SIGINT, flag};
+    let asked = Arc::new(AtomicBool::new(false));
+    // In this order: the flag is looked at before it is set. Without handlers an interrupt ends the process at
+    // once, which is no loss.
+    let _ = flag::register_conditional_shutdown(SIGINT, 130, asked.clone());
+    let _ = flag::register(SIGINT, asked.clone());
+    asked
+}
+
+/// The executor of a device of the host, ready for one sequence of this many positions. The CPU reference computes
 /// in float32 and in nothing else.
 pub fn source<'a>(
     device: Device,
@@ -167,22 +249,28 @@ pub fn source<'a>(
     positions: usize,
 ) -> Result<Box<dyn LogitSource + 'a>, Failure> {
     match (device, compute) {
-        (Device::Cpu, Some(Compute::Bf16)) => Err(Failure::input(
-            "the CPU reference computes in float32; --compute bf16 needs --device vm",
+        (Device::Cpu | Device::Auto, Some(Compute::Bf16)) => Err(Failure::input(
+            "the CPU reference computes in float32; --activations bf16 needs --device vm or cuda",
         )),
-        (Device::Cpu, _) => Ok(Box::new(Reference::new(checkpoint).map_err(Failure::input)?)),
+        (Device::Cpu | Device::Auto, _) => {
+            Ok(Box::new(Reference::new(checkpoint).map_err(Failure::input)?))
+        }
         (Device::Vm, compute) => {
             let target = resolve(VM_TARGET).map_err(Failure::input)?.target;
             let mode = compute.map_or_else(|| default_mode(checkpoint), Mode::from);
             Ok(Box::new(Scheduled::new(checkpoint, target, mode, positions)))
         }
+        (Device::Cuda, _) => Err(Failure::input("a CUDA device is none of the host's")),
     }
 }
 
 /// A generation that failed: the request's fault, or a fault found in the schedule, which is an answer of
 /// its own and reads as one.
 fn failure(error: GenerateError) -> Failure {
-    Failure::input(error)
+    match &error {
+        GenerateError::Source(inner) => source_failure(inner.as_ref(), &error.to_string()),
+        _ => Failure::input(error),
+    }
 }
 
 /// The decoded text; none without a tokenizer.

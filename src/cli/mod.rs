@@ -4,10 +4,12 @@
 //! mismatch), 2 wrong use, bad input or an unsupported model, 3 environment (no driver, no compiler).
 //! Nothing is loaded before a command needs it, so that `amk --help` and completions answer at once.
 
+mod bench;
 mod chat;
 mod check;
 mod compile;
 mod completions;
+mod device;
 mod doctor;
 mod failure;
 mod files;
@@ -20,6 +22,7 @@ mod place;
 mod program;
 mod sampling;
 mod toolchain;
+mod trace;
 mod validate;
 mod verify;
 
@@ -72,6 +75,8 @@ enum Command {
     Generate(generate::GenerateArgs),
     Chat(chat::ChatArgs),
     Verify(verify::VerifyArgs),
+    Bench(bench::BenchArgs),
+    Trace(trace::TraceArgs),
     Validate(validate::ValidateArgs),
     Check(check::CheckArgs),
     Fuzz(fuzz::FuzzArgs),
@@ -82,13 +87,27 @@ enum Command {
     Completions(completions::CompletionsArgs),
 }
 
+impl Command {
+    /// Will a CUDA device be used, as far as that is known beforehand? Then a parent process watches.
+    fn uses_device(&self) -> bool {
+        let device = match self {
+            Command::Generate(args) => args.device,
+            Command::Verify(args) => args.device,
+            Command::Bench(_) | Command::Trace(_) => generate::Device::Cuda,
+            _ => return false,
+        };
+        matches!(device, generate::Device::Cuda | generate::Device::Auto)
+            && device::driver_is_there()
+    }
+}
+
 /// What a command that ran to its end found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Verdict {
-    Yes,
-    No,
+    Yes = 0,
+    No = 1,
     /// The question was about this machine, and it lacks something.
-    Environment,
+    Environment = 3,
 }
 
 impl Verdict {
@@ -108,10 +127,19 @@ pub fn main() -> ExitCode {
     };
     log_to_stderr();
     let out = Output::new(cli.global.json, cli.global.quiet, cli.global.color);
+    if cli.command.uses_device()
+        && let Some(ended) = device::watched(&out)
+    {
+        return ended.map_or_else(
+            |failure| {
+                failure.report(&out);
+                ExitCode::from(failure.code())
+            },
+            ExitCode::from,
+        );
+    }
     match dispatch(cli.command, &out) {
-        Ok(Verdict::Yes) => ExitCode::SUCCESS,
-        Ok(Verdict::No) => ExitCode::from(1),
-        Ok(Verdict::Environment) => ExitCode::from(3),
+        Ok(verdict) => ExitCode::from(verdict as u8),
         Err(failure) => {
             failure.report(&out);
             ExitCode::from(failure.code())
@@ -125,6 +153,8 @@ fn dispatch(command: Command, out: &Output) -> Outcome {
         Command::Generate(args) => generate::run(&args, out),
         Command::Chat(args) => chat::run(&args, out),
         Command::Verify(args) => verify::run(&args, out),
+        Command::Bench(args) => bench::run(&args, out),
+        Command::Trace(args) => trace::run(&args, out),
         Command::Validate(args) => validate::run(&args, out),
         Command::Check(args) => check::run(&args, out),
         Command::Fuzz(args) => fuzz::run(&args, out),

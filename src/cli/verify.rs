@@ -2,13 +2,16 @@
 
 use std::path::PathBuf;
 
+use amk::lower::Mode;
 use amk_models::Reference;
 use amk_models::golden::{
-    FileReport, Golden, Limits, Run, VerifyReport, verify_f32, verify_reduced,
+    FileReport, Golden, GoldenError, Limits, LogitSource, Run, VerifyReport, verify_f32,
+    verify_reduced,
 };
 use clap::Args;
 
 use super::compile::Compute;
+use super::device::{CudaArgs, Plan, source_failure};
 use super::generate::{Device, source};
 use super::{Failure, Outcome, Verdict, model};
 use crate::output::{self, Output, Tone};
@@ -22,7 +25,7 @@ model's.
 Examples:
   amk verify path/to/checkpoint --golden golden.json
   amk verify path/to/checkpoint --golden golden.json --prompts 2 --json
-  amk verify path/to/checkpoint --golden golden.json --compute bf16 --device vm")]
+  amk verify path/to/checkpoint --golden golden.json --activations bf16 --device cuda")]
 pub struct VerifyArgs {
     /// A checkpoint folder or a hub id; by default the embedded model.
     model: Option<String>,
@@ -30,18 +33,20 @@ pub struct VerifyArgs {
     #[arg(long, value_name = "FILE", num_args = 1.., required = true)]
     golden: Vec<PathBuf>,
     /// The arithmetic to compare in: f32 token for token, logits within 1e-3; bf16 by a rule fixed
-    /// beforehand, and on the VM only.
-    #[arg(long, value_enum, default_value_t = Compute::F32)]
+    /// beforehand, which the CPU has no need of.
+    #[arg(long = "activations", visible_alias = "compute", value_enum, default_value_t = Compute::F32)]
     compute: Compute,
     /// What runs the model.
-    #[arg(long, value_enum, default_value_t)]
-    device: Device,
+    #[arg(long, value_enum, default_value_t = Device::Cpu)]
+    pub device: Device,
     /// Compare the first N prompts of each file only.
     #[arg(long, value_name = "N")]
     prompts: Option<usize>,
     /// Compare the first N generated tokens of each prompt only.
     #[arg(long, value_name = "N")]
     tokens: Option<usize>,
+    #[command(flatten)]
+    cuda: CudaArgs,
 }
 
 pub fn run(args: &VerifyArgs, out: &Output) -> Outcome {
@@ -54,7 +59,13 @@ pub fn run(args: &VerifyArgs, out: &Output) -> Outcome {
         goldens.push(golden);
     }
     let positions = positions(&goldens);
-    let mut source = source(args.device, Some(args.compute), &checkpoint, positions)?;
+    let mut source: Box<dyn LogitSource> = match args.device.choose(&args.cuda) {
+        Device::Cuda => {
+            let plan = Plan::sequence(Mode::from(args.compute), positions, positions);
+            Box::new(args.cuda.open(&checkpoint, &plan, out)?.opened.engine)
+        }
+        other => source(other, Some(args.compute), &checkpoint, positions)?,
+    };
     let mut reference = match args.compute {
         Compute::F32 => None,
         Compute::Bf16 => Some(Reference::new(&checkpoint).map_err(Failure::input)?),
@@ -72,7 +83,12 @@ pub fn run(args: &VerifyArgs, out: &Output) -> Outcome {
             Some(reference) => verify_reduced(golden, "bf16", source.as_mut(), reference, limits),
         };
         spinner.finish_and_clear();
-        let report = result.map_err(Failure::input)?;
+        let report = result.map_err(|error| match &error {
+            GoldenError::Source { source, .. } => {
+                source_failure(source.as_ref(), &error.to_string())
+            }
+            _ => Failure::input(error),
+        })?;
         show(&report, out);
         files.push(report);
     }

@@ -2,6 +2,8 @@
 
 use cudarc::driver::result::DriverError;
 
+use crate::target::Mismatch;
+
 /// Every refusal of the device layer. Exit code 3 unless it says otherwise.
 #[derive(Debug, thiserror::Error)]
 pub enum DeviceError {
@@ -31,22 +33,40 @@ pub enum DeviceError {
         "the kernel needs {needed} bytes of shared memory per block, the device gives {available}"
     )]
     SharedMemory { needed: u64, available: u64 },
-    #[error("the model needs {needed} bytes of device memory, {free} are free")]
-    Memory { needed: u64, free: u64 },
+    #[error(
+        "the driver supports CUDA {driver} and the image was made by CUDA {image}; install a newer driver, or name an older compiler with --nvrtc"
+    )]
+    DriverOlder { driver: String, image: String },
+    #[error("the device is not the part the schedule is for: {}", join(.0))]
+    NotThatPart(Vec<Mismatch>),
+    #[error(
+        "{what} needs {needed} bytes of device memory and {free} are free; use a smaller model or fewer positions, or end what else runs on the device"
+    )]
+    Memory { what: String, needed: u64, free: u64 },
     #[error("the instruction tables read back from the device differ from the validated program's")]
     Tables,
     #[error("{0}")]
     Hung(Hang),
+    #[error(
+        "the device did nothing for {seconds} s in {phase}, and no wait of the kernel was given up; the launch is abandoned"
+    )]
+    Stalled { phase: String, seconds: u64 },
     #[error("the logits of step {step} contain NaN")]
     NaN { step: u32 },
 }
 
+fn join(faults: &[Mismatch]) -> String {
+    faults.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
+}
+
 /// A wait that outlasted its limit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Hang {
     pub sm: u32,
     /// Place in the SM's queue.
     pub queue_index: u32,
+    /// The instruction there, once it was looked up in the program.
+    pub instruction: Option<String>,
     pub step: u32,
     /// 1 packet, 2 counter, 3 boundary, 4 ring.
     pub edge: u32,
@@ -64,9 +84,10 @@ impl std::fmt::Display for Hang {
             3 => "the step boundary",
             _ => "the ring",
         };
+        let instruction = self.instruction.as_ref().map_or_else(String::new, |i| format!(" ({i})"));
         write!(
             f,
-            "the launch was given up: sm {}, queue entry {}, step {} waited for {edge} to become {} and last saw {}",
+            "the launch was given up: sm {}, queue entry {}{instruction}, step {} waited for {edge} to reach epoch {} and last saw {}",
             self.sm, self.queue_index, self.step, self.expected, self.seen
         )
     }

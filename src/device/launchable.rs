@@ -1,16 +1,13 @@
 //! A program that may be launched: validated, compiled, checked against the device, uploaded.
 
 use amk_schedule_ir::Program;
-use amk_schedule_ir::hash::hex;
 use amk_validator::Validated;
 use cudarc::driver::sys::CUfunction_attribute;
 use cudarc::driver::{CudaFunction, LaunchConfig, PushKernelArg};
 use cudarc::nvrtc::Ptx;
 
-use super::{Block, Device, DeviceError, Params};
+use super::{Block, Device, DeviceError, Image, ImageFacts, Params, admit, co_resident};
 use crate::codegen::{Arena, Source, Tables};
-use crate::image::symbol_bytes;
-use crate::target::Arch;
 
 /// A validated program, its image and its device, together.
 pub struct Launchable {
@@ -28,42 +25,51 @@ pub struct Launch {
     pub params: Params,
 }
 
+/// A compiled kernel on its way to a device.
+pub struct Candidate<'a> {
+    pub source: &'a Source,
+    pub tables: &'a Tables,
+    pub image: &'a Image,
+    /// CUDA release of the compiler.
+    pub compiler: (u32, u32),
+}
+
 impl Launchable {
     /// Makes the checks of invariant O-image and uploads the tables.
     ///
     /// # Errors
-    /// The image is for another architecture or another program, the grid does not fit the device
+    /// The image is for another architecture, driver or program, the grid does not fit the device
     /// at once, shared memory is short, or the tables do not read back as they were sent.
     pub fn new(
         device: &Device,
         program: Validated<Program>,
-        source: &Source,
-        tables: &Tables,
-        cubin: &[u8],
+        candidate: &Candidate<'_>,
     ) -> Result<Launchable, DeviceError> {
+        let Candidate { source, tables, image, compiler } = candidate;
         let facts = device.facts();
-        let (major, minor) = facts.capability;
-        let runs = source.sm.parse::<Arch>().is_ok_and(|a| a.runs_on(major, minor));
-        if !runs {
-            return Err(DeviceError::WrongArchitecture {
-                image: source.sm.clone(),
-                device: format!("{} ({major}.{minor})", facts.name),
-            });
-        }
-        let wanted = hex(&program.hash());
-        let found = symbol_bytes(cubin, source.hash_symbol).map(|b| hex(&b)).unwrap_or_default();
-        if found != wanted {
-            return Err(DeviceError::WrongProgram { image: found, program: wanted });
-        }
-        if source.shared_bytes > facts.shared_per_block {
-            return Err(DeviceError::SharedMemory {
-                needed: source.shared_bytes,
-                available: facts.shared_per_block,
-            });
-        }
+        let arch = source.sm.parse().map_err(|_| DeviceError::WrongArchitecture {
+            image: source.sm.clone(),
+            device: facts.name.clone(),
+        })?;
+        admit(
+            &ImageFacts {
+                image,
+                arch,
+                compiler: *compiler,
+                hash_symbol: source.hash_symbol,
+                program: program.hash(),
+                shared_bytes: source.shared_bytes,
+            },
+            facts,
+            device.driver_version(),
+        )?;
+        let code = match image {
+            Image::Cubin(bytes) => Ptx::from_binary(bytes.clone()),
+            Image::Ptx(text) => Ptx::from_src(text.as_str()),
+        };
         let module = device
             .context
-            .load_module(Ptx::from_binary(cubin.to_vec()))
+            .load_module(code)
             .map_err(|e| DeviceError::call("loading the image", e))?;
         let function = module
             .load_function(source.kernel)
@@ -81,15 +87,7 @@ impl Launchable {
                 None,
             )
             .map_err(|e| DeviceError::call("asking for occupancy", e))?;
-        let available = u64::from(per_sm) * u64::from(facts.sm_count);
-        if source.blocks > available {
-            return Err(DeviceError::GridTooLarge {
-                blocks: source.blocks,
-                available,
-                per_sm,
-                sms: facts.sm_count,
-            });
-        }
+        co_resident(source.blocks, per_sm, facts.sm_count)?;
         let mut block = Block::zeros(device, tables.bytes.len() as u64)?;
         block.write(0, &tables.bytes)?;
         let mut back = vec![0; tables.bytes.len()];

@@ -1,6 +1,12 @@
 //! Device memory blocks and host words the device writes.
 
-use cudarc::driver::{CudaSlice, DevicePtr, DevicePtrMut, PinnedHostSlice, sys};
+use std::sync::Arc;
+
+use cudarc::driver::result::DriverError;
+use cudarc::driver::{
+    CudaSlice, CudaStream, CudaViewMut, DevicePtr, DevicePtrMut, HostSlice, PinnedHostSlice,
+    SyncOnDrop, sys,
+};
 
 use super::{Device, DeviceError};
 
@@ -18,7 +24,11 @@ impl Block {
     pub fn zeros(device: &Device, bytes: u64) -> Result<Block, DeviceError> {
         let free = device.free_memory()?;
         if bytes > free {
-            return Err(DeviceError::Memory { needed: bytes, free });
+            return Err(DeviceError::Memory {
+                what: "an allocation".to_owned(),
+                needed: bytes,
+                free,
+            });
         }
         let slice = device
             .stream
@@ -46,6 +56,32 @@ impl Block {
             .stream
             .memcpy_htod(bytes, &mut view)
             .map_err(|e| DeviceError::call("copying to the device", e))
+    }
+
+    /// Copies `bytes` to `offset` beside the main stream, while a kernel may be running, and waits for the copy.
+    pub fn write_beside(&mut self, offset: u64, bytes: &[u8]) -> Result<(), DeviceError> {
+        let at = offset as usize;
+        let mut view = self
+            .slice
+            .try_slice_mut(at..at + bytes.len())
+            .ok_or_else(|| out_of_block("writing", offset, bytes.len()))?;
+        let side = self.device.side.clone();
+        side.memcpy_htod(bytes, &mut view)
+            .and_then(|()| side.synchronize())
+            .map_err(|e| DeviceError::call("copying to the device", e))
+    }
+
+    /// Copies from `offset` beside the main stream, while a kernel may be running, and waits for the copy.
+    pub fn read_beside(&self, offset: u64, bytes: &mut [u8]) -> Result<(), DeviceError> {
+        let at = offset as usize;
+        let view = self
+            .slice
+            .try_slice(at..at + bytes.len())
+            .ok_or_else(|| out_of_block("reading", offset, bytes.len()))?;
+        let side = self.device.side.clone();
+        side.memcpy_dtoh(&view, bytes)
+            .and_then(|()| side.synchronize())
+            .map_err(|e| DeviceError::call("copying from the device", e))
     }
 
     /// Copies from `offset` and waits for it.
@@ -100,6 +136,91 @@ fn out_of_block(what: &str, offset: u64, len: usize) -> DeviceError {
         call: format!("{what} {len} bytes at {offset}"),
         error: "outside the block".to_owned(),
     }
+}
+
+/// Two page-locked buffers that are filled in turn: one is copied to the device while the other is filled.
+pub struct Staging {
+    buffers: [PinnedHostSlice<u8>; 2],
+    next: usize,
+}
+
+impl Staging {
+    /// Two buffers of `bytes` bytes.
+    pub fn new(device: &Device, bytes: usize) -> Result<Staging, DeviceError> {
+        let take = || {
+            // SAFETY: every byte that is copied to the device is written first.
+            unsafe { device.context.alloc_pinned::<u8>(bytes) }
+                .map_err(|e| DeviceError::call("allocating page-locked memory", e))
+        };
+        Ok(Staging { buffers: [take()?, take()?], next: 0 })
+    }
+
+    /// Copies `bytes` to `offset` of a block, piece by piece. Returns when the last piece has been handed to the
+    /// driver; its source is the staging buffer, so `bytes` may go.
+    pub fn write(
+        &mut self,
+        block: &mut Block,
+        offset: u64,
+        bytes: &[u8],
+    ) -> Result<(), DeviceError> {
+        let room = self.buffers[0].len().max(1);
+        let mut at = offset as usize;
+        for part in bytes.chunks(room) {
+            let buffer = &mut self.buffers[self.next];
+            self.next = 1 - self.next;
+            // Waits for the copy that last used this buffer.
+            let filled =
+                buffer.as_mut_slice().map_err(|e| DeviceError::call("page-locked memory", e))?;
+            filled[..part.len()].copy_from_slice(part);
+            let mut view = block
+                .slice
+                .try_slice_mut(at..at + part.len())
+                .ok_or_else(|| out_of_block("writing", at as u64, part.len()))?;
+            let stream = block.device.stream.clone();
+            copy_pinned(&stream, buffer, part.len(), &mut view)
+                .map_err(|e| DeviceError::call("copying to the device", e))?;
+            at += part.len();
+        }
+        Ok(())
+    }
+}
+
+/// A part of a page-locked buffer, as cudarc takes sources.
+struct Part<'a> {
+    buffer: &'a PinnedHostSlice<u8>,
+    len: usize,
+}
+
+impl HostSlice<u8> for Part<'_> {
+    fn len(&self) -> usize {
+        self.len
+    }
+
+    unsafe fn stream_synced_slice<'a>(
+        &'a self,
+        stream: &'a CudaStream,
+    ) -> (&'a [u8], SyncOnDrop<'a>) {
+        // SAFETY: as the caller of this function promises for the whole buffer.
+        let (all, sync) = unsafe { self.buffer.stream_synced_slice(stream) };
+        (&all[..self.len], sync)
+    }
+
+    unsafe fn stream_synced_mut_slice<'a>(
+        &'a mut self,
+        _: &'a CudaStream,
+    ) -> (&'a mut [u8], SyncOnDrop<'a>) {
+        // Only ever a source.
+        (&mut [], SyncOnDrop::Sync(None))
+    }
+}
+
+fn copy_pinned(
+    stream: &Arc<CudaStream>,
+    buffer: &PinnedHostSlice<u8>,
+    len: usize,
+    view: &mut CudaViewMut<'_, u8>,
+) -> Result<(), DriverError> {
+    stream.memcpy_htod(&Part { buffer, len }, view)
 }
 
 /// Page-locked words of the host that the device writes while a kernel runs.

@@ -5,7 +5,9 @@
 //! that carries that program's hash, and a device on which the compiled function has room for the
 //! whole grid, with tables that were read back and found to be what was validated.
 
+mod admit;
 mod error;
+mod kernel;
 mod launchable;
 mod memory;
 mod params;
@@ -17,9 +19,11 @@ use cudarc::driver::{CudaContext, CudaStream};
 use crate::doctor::driver::{DriverState, probe_driver};
 use crate::target::DeviceFacts;
 
-pub use error::DeviceError;
-pub use launchable::{Launch, Launchable};
-pub use memory::{Block, HostWords};
+pub use admit::{Form, Image, ImageFacts, admit, co_resident, form_for, ptx_bytes};
+pub use error::{DeviceError, Hang};
+pub use kernel::Kernel;
+pub use launchable::{Candidate, Launch, Launchable};
+pub use memory::{Block, HostWords, Staging};
 pub use params::{LaunchReport, Params};
 
 /// An opened device.
@@ -27,6 +31,8 @@ pub use params::{LaunchReport, Params};
 pub struct Device {
     pub(crate) context: Arc<CudaContext>,
     pub(crate) stream: Arc<CudaStream>,
+    /// For the words that reach a device while a kernel runs.
+    pub(crate) side: Arc<CudaStream>,
     facts: DeviceFacts,
     driver: i32,
 }
@@ -61,7 +67,8 @@ impl Device {
         // SAFETY: all work goes to one stream, so its order is the only order there is.
         unsafe { context.disable_event_tracking() };
         let stream = context.new_stream().map_err(|e| DeviceError::call("creating a stream", e))?;
-        Ok(Device { context, stream, facts, driver })
+        let side = context.new_stream().map_err(|e| DeviceError::call("creating a stream", e))?;
+        Ok(Device { context, stream, side, facts, driver })
     }
 
     /// What the driver says about the device.
@@ -96,6 +103,11 @@ impl Mark {
     /// Milliseconds from this mark to a later one; waits for both.
     pub fn elapsed_ms(&self, end: &Mark) -> Result<f32, DeviceError> {
         self.0.elapsed_ms(&end.0).map_err(|e| DeviceError::call("reading an event", e))
+    }
+
+    /// Has the device reached this mark?
+    pub fn reached(&self) -> Result<bool, DeviceError> {
+        self.0.try_is_complete().map_err(|e| DeviceError::call("waiting for the device", e))
     }
 }
 

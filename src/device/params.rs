@@ -72,6 +72,7 @@ impl LaunchReport {
         super::DeviceError::Hung(super::error::Hang {
             sm: self.sm,
             queue_index: self.pc,
+            instruction: None,
             step: self.step,
             edge: self.edge,
             expected: self.expected,

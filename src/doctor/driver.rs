@@ -11,7 +11,7 @@ use crate::target::DeviceFacts;
 
 /// Driver functions that amk calls, here or when it runs a schedule. A driver without one of them is
 /// too old.
-pub const REQUIRED_SYMBOLS: [&str; 30] = [
+pub const REQUIRED_SYMBOLS: [&str; 36] = [
     "cuInit",
     "cuDriverGetVersion",
     "cuGetErrorName",
@@ -42,6 +42,12 @@ pub const REQUIRED_SYMBOLS: [&str; 30] = [
     "cuStreamCreate",
     "cuEventCreate",
     "cuEventElapsedTime_v2",
+    "cuEventQuery",
+    "cuStreamSynchronize",
+    "cuMemHostAlloc",
+    "cuMemGetInfo_v2",
+    "cuMemcpyHtoDAsync_v2",
+    "cuMemcpyDtoHAsync_v2",
 ];
 
 /// What the driver is like.
@@ -150,6 +156,12 @@ fn missing_symbols() -> Option<(String, Vec<&'static str>)> {
         return Some((name, missing));
     }
     None
+}
+
+/// Is there a libcuda? Nothing is asked of it.
+pub fn library_is_there() -> bool {
+    // SAFETY: tries to open the library and nothing else.
+    unsafe { sys::is_culib_present() }
 }
 
 /// Asks the driver what it is and what devices it sees. Never panics.

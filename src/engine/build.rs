@@ -5,8 +5,10 @@ use amk_validator::{Validated, validate};
 
 use super::EngineError;
 use crate::codegen::{self, RenderOptions, Source, Tables};
-use crate::image::ImageCache;
+use crate::device::{DeviceError, Form, Image, form_for};
+use crate::image::{ImageCache, ImageKey};
 use crate::lint::{Expected, check_ptx};
+use crate::target::Arch;
 use crate::toolchain::{CompileRequest, Nvrtc, SpillPolicy};
 
 /// A program ready to be uploaded.
@@ -14,7 +16,15 @@ pub struct Built {
     pub program: Validated<Program>,
     pub source: Source,
     pub tables: Tables,
+    pub arch: Arch,
+    /// Machine code for `arch`.
     pub cubin: Vec<u8>,
+    /// The text it came from, for devices that are newer than `arch`.
+    pub ptx: String,
+    /// CUDA release of the compiler.
+    pub compiler: (u32, u32),
+    /// Key of the image: source, architecture, compiler, options.
+    pub key: ImageKey,
 }
 
 /// What to build with.
@@ -24,6 +34,8 @@ pub struct BuildRequest<'a> {
     pub cache: &'a ImageCache,
     pub options: RenderOptions,
     pub spills: SpillPolicy,
+    /// Replaces the first text by the second in the rendered source: a fault for the self-test to find.
+    pub corrupt: Option<&'a (String, String)>,
 }
 
 /// Validates, renders and compiles a program, and lints the PTX of the image.
@@ -35,7 +47,15 @@ pub fn build(program: Program, request: &BuildRequest<'_>) -> Result<Built, Engi
     let program = validate(program, request.target).map_err(|r| {
         EngineError::Rejected(r.faults.first().map_or_else(String::new, |f| f.message.clone()))
     })?;
-    let source = codegen::render(&program, request.target, request.options)?;
+    let mut source = codegen::render(&program, request.target, request.options)?;
+    if let Some((from, to)) = request.corrupt {
+        if !source.text.contains(from.as_str()) {
+            return Err(EngineError::Mismatch(format!(
+                "the kernel's text has no {from:?} to be corrupted"
+            )));
+        }
+        source.text = source.text.replace(from.as_str(), to);
+    }
     let tables = codegen::tables(&program)?;
     let arch =
         request.target.sm.parse().map_err(|_| {
@@ -53,5 +73,32 @@ pub fn build(program: Program, request: &BuildRequest<'_>) -> Result<Built, Engi
     )?;
     let expected = Expected::new(&program, request.target);
     check_ptx(&image.compiled.ptx, &expected).map_err(EngineError::Lint)?;
-    Ok(Built { program, source, tables, cubin: image.compiled.cubin })
+    Ok(Built {
+        program,
+        source,
+        tables,
+        arch,
+        cubin: image.compiled.cubin,
+        ptx: image.compiled.ptx,
+        compiler: request.nvrtc.cuda_version(),
+        key: image.key,
+    })
+}
+
+impl Built {
+    /// The form of the image a device takes.
+    ///
+    /// # Errors
+    /// It takes neither.
+    pub fn image_for(&self, capability: (u32, u32)) -> Result<Image, EngineError> {
+        match form_for(self.arch, capability) {
+            Some(Form::Cubin) => Ok(Image::Cubin(self.cubin.clone())),
+            Some(Form::Ptx) => Ok(Image::Ptx(self.ptx.clone())),
+            None => Err(DeviceError::WrongArchitecture {
+                image: self.arch.to_string(),
+                device: format!("compute capability {}.{}", capability.0, capability.1),
+            }
+            .into()),
+        }
+    }
 }

@@ -1,24 +1,40 @@
 //! Decoding on a device: weights packed and uploaded once, cache and tables allocated once, then
 //! launches of one or many steps. No allocation, copy or host wait per token.
 //!
-//! `contents` fills buffers from a checkpoint, `build` turns a lowered model into an image, and
-//! [`Engine`] owns the device memory and the state that lives between launches: positions, epochs, and
-//! which program ran last.
+//! `build` turns a lowered model into an image, `open` decides which programs a run needs, `layout` lays their
+//! arenas over each other, `contents` fills buffers from a checkpoint, `line` is the host's copy of the tokens, `run`
+//! is the engine as an executor and as a giver of logits. [`Engine`] owns the device memory and the state that
+//! lives between launches: epochs, and which program ran last.
 
 mod build;
 mod contents;
+mod layout;
+mod line;
 mod open;
-mod source;
+mod run;
+mod tamper;
 
+use std::time::{Duration, Instant};
+
+use amk_schedule_ir::{BufferKind, Program};
+
+use crate::decode::{LaunchOptions, LaunchPlan, ProgramFacts};
 use crate::device::{
-    Block, Device, DeviceError, HostWords, Launch, LaunchReport, Launchable, Params,
+    Block, Candidate, Device, DeviceError, Hang, HostWords, Launch, LaunchReport, Launchable, Mark,
+    Params,
 };
+use crate::image::ImageKey;
 use crate::vm::DataError;
-use amk_schedule_ir::{Bucket, BufferKind, Run, RunSource};
+use crate::watch;
+use line::Line;
 
 pub use build::{BuildRequest, Built, build};
-pub use contents::constant_bytes;
-pub use open::{OpenOptions, build_all, open, target_of};
+pub use contents::{constant_bytes, pack};
+pub use layout::{Memory, Overlay, overlay};
+pub use open::{
+    OpenOptions, Opened, Range, Want, build_all, check_target, choose, limited_to, open, target_of,
+};
+pub use tamper::{Change, Tampered, tamper};
 
 /// Why a model could not be brought onto the device or run there.
 #[derive(Debug, thiserror::Error)]
@@ -41,59 +57,95 @@ pub enum EngineError {
     Rejected(String),
     #[error("{0}")]
     Mismatch(String),
-    #[error(
-        "position {position} with {steps} steps is outside every compiled bucket; the last position is {last}"
-    )]
-    Position { position: u64, steps: u64, last: u64 },
+    #[error("no program starts at position {position}; the last position is {last}")]
+    Position { position: u64, last: u64 },
+}
+
+/// Whose turn it is to act on an [`EngineError`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// The device said no: a hang, NaN.
+    Answer,
+    /// The model or the wish.
+    Input,
+    /// The machine.
+    Environment,
 }
 
 impl EngineError {
-    /// Is it the environment (exit code 3) rather than the input (2) or the answer (1)?
-    pub fn is_environment(&self) -> bool {
+    /// Whose turn it is.
+    pub fn fault(&self) -> Fault {
         match self {
-            EngineError::Device(DeviceError::Hung(_) | DeviceError::NaN { .. }) => false,
-            EngineError::Device(_) | EngineError::Compile(_) => true,
-            _ => false,
+            EngineError::Device(
+                DeviceError::Hung(_) | DeviceError::NaN { .. } | DeviceError::Stalled { .. },
+            ) => Fault::Answer,
+            EngineError::Device(DeviceError::NotThatPart(_)) => Fault::Input,
+            EngineError::Device(_) | EngineError::Compile(_) => Fault::Environment,
+            _ => Fault::Input,
         }
     }
 }
 
-/// What one call of [`Engine::run`] is to do.
-#[derive(Clone, Debug, Default)]
-pub struct RunOptions<'a> {
-    /// Ids that end the launch.
-    pub eos: &'a [u32],
-    /// Tokens before this position are the host's and are not replaced.
-    pub prompt_len: u64,
-    /// Write the logits of each step to the output buffer.
-    pub logits: bool,
+/// A program on the device.
+struct Loaded {
+    facts: ProgramFacts,
+    launchable: Launchable,
+    /// Where its arena begins.
+    shift: u64,
+    /// Key of its image.
+    key: ImageKey,
 }
 
 /// A model on a device.
 pub struct Engine {
     device: Device,
-    programs: Vec<(Bucket, Launchable)>,
+    programs: Vec<Loaded>,
     weights: Block,
     arena: Block,
     host: HostWords,
-    /// Words of `host` for tokens; the progress word comes after them.
-    steps_cap: u64,
+    line: Line,
+    memory: Memory,
     epochs_used: u64,
     /// Boundary arrivals since the word was zero.
     arrivals: u64,
     last: Option<usize>,
+    /// The cancel word was set and has to be cleared.
+    cancelled: bool,
     vocab: usize,
     /// Clock cycles a wait may take before the launch is given up.
     pub spin_limit: u64,
+    /// Time without a step done after which a launch is abandoned.
+    pub patience: Duration,
+    /// Time stamps: a block and its stamps per SM.
+    trace: Option<(Block, u32)>,
 }
 
 /// Most steps of one launch.
 const STEPS_CAP: u64 = 1024;
-/// About five seconds at 1.8 GHz.
-const SPIN_LIMIT: u64 = 9_000_000_000;
+/// About three seconds at 1.8 GHz.
+const SPIN_LIMIT: u64 = 5_400_000_000;
+/// Longer than the device's own limit.
+const PATIENCE: Duration = Duration::from_secs(8);
+/// What the driver keeps for itself.
+const RESERVE: u64 = 256 << 20;
+
+/// A launch under way.
+struct Flight {
+    program: usize,
+    steps: u64,
+    end: Mark,
+}
+
+impl Flight {
+    /// Is the kernel still running though the launch has failed?
+    fn outlived(&self, _: &DeviceError) -> bool {
+        !self.end.reached().unwrap_or(true)
+    }
+}
 
 impl Engine {
-    /// Uploads a model. All programs share weights and cache, so their streams must be equal.
+    /// Uploads a model. All programs share weights, constants and cache. `say` gets what the model needs before
+    /// anything is uploaded.
     ///
     /// # Errors
     /// Too little memory, said before anything is uploaded; anything the device refuses.
@@ -101,85 +153,66 @@ impl Engine {
         device: &Device,
         built: Vec<Built>,
         data: &dyn crate::vm::Data,
+        say: &mut dyn FnMut(&Memory, u64),
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Engine, EngineError> {
-        let mut built = built.into_iter();
-        let Some(first) = built.next() else {
+        let programs: Vec<&Program> = built.iter().map(|b| b.program.get()).collect();
+        let plan = overlay(&programs)?;
+        let Some(first) = built.first() else {
             return Err(EngineError::Mismatch("no program was given".to_owned()));
         };
-        let mut arena_bytes = crate::codegen::Arena::new(&first.program).bytes;
-        let rest: Vec<Built> = built.collect();
-        for other in &rest {
-            arena_bytes = arena_bytes.max(crate::codegen::Arena::new(&other.program).bytes);
-            // Packed bytes depend on which rows an SM streams, not on how they are cut into chunks.
-            let streams = |b: &Built| {
-                let rows = |r: &Run| match &r.source {
-                    RunSource::Weight { buffer, lo, hi, .. } => {
-                        b.program.buffer(*buffer).map(|x| (x.name.clone(), *lo, *hi))
-                    }
-                    RunSource::Kv { .. } => None,
-                };
-                let sms = b.program.sms.iter();
-                sms.map(|s| s.stream.iter().map(rows).collect::<Vec<_>>()).collect::<Vec<_>>()
-            };
-            let fixed = |b: &Built| {
-                let arena = crate::codegen::Arena::new(&b.program);
-                let kept = b.program.buffers.iter().filter(|x| x.kind != BufferKind::Activation);
-                kept.map(|x| (x.name.clone(), arena.offset(x.id))).collect::<Vec<_>>()
-            };
-            if streams(other) != streams(&first) || fixed(other) != fixed(&first) {
-                return Err(EngineError::Mismatch(
-                    "the programs of the position buckets place weights or cache differently; use the same knobs for all".to_owned(),
-                ));
-            }
-        }
-        let total = first.tables.weight_bytes + arena_bytes;
+        let tables = built.iter().map(|b| b.tables.bytes.len() as u64).sum();
+        let memory = Memory::of(&programs, &plan, tables, first.tables.weight_bytes);
         let free = device.free_memory()?;
-        if total > free {
-            return Err(DeviceError::Memory { needed: total, free }.into());
-        }
+        say(&memory, free);
+        memory.check(free, RESERVE)?;
         let mut weights = Block::zeros(device, first.tables.weight_bytes)?;
-        let mut arena = Block::zeros(device, arena_bytes)?;
-        contents::upload(&first, data, &mut weights, &mut arena, progress)?;
-        let vocab = first
-            .program
-            .buffers
-            .iter()
-            .find(|b| b.kind == BufferKind::Output)
-            .and_then(|b| b.shape.first().copied())
-            .unwrap_or(0) as usize;
-        let mut programs = Vec::new();
-        for b in std::iter::once(first).chain(rest) {
-            let bucket = b.program.bucket;
-            programs.push((
-                bucket,
-                Launchable::new(device, b.program, &b.source, &b.tables, &b.cubin)?,
-            ));
+        let mut arena = Block::zeros(device, plan.bytes)?;
+        let into = (&mut arena, plan.shifts[0]);
+        contents::upload(device, first, data, &mut weights, into, progress)?;
+        let output = first.program.buffers.iter().find(|b| b.kind == BufferKind::Output);
+        let vocab = output.and_then(|b| b.shape.first().copied()).unwrap_or(0) as usize;
+        let mut loaded = Vec::new();
+        for (b, shift) in built.into_iter().zip(plan.shifts) {
+            let facts = facts_of(&b.program);
+            let image = b.image_for(device.facts().capability)?;
+            let candidate = Candidate {
+                source: &b.source,
+                tables: &b.tables,
+                image: &image,
+                compiler: b.compiler,
+            };
+            let launchable = Launchable::new(device, b.program, &candidate)?;
+            loaded.push(Loaded { facts, launchable, shift, key: b.key });
         }
         device.synchronize()?;
         Ok(Engine {
             device: device.clone(),
-            programs,
+            programs: loaded,
             weights,
             arena,
             host: HostWords::new(device, STEPS_CAP as usize + 1)?,
-            steps_cap: STEPS_CAP,
+            line: Line::default(),
+            memory,
             epochs_used: 0,
             arrivals: 0,
             last: None,
+            cancelled: false,
             vocab,
             spin_limit: SPIN_LIMIT,
+            patience: PATIENCE,
+            trace: None,
         })
     }
 
-    /// Length of a logit vector.
-    pub fn vocab_size(&self) -> usize {
-        self.vocab
+    /// The device.
+    pub fn device(&self) -> &Device {
+        &self.device
     }
 
-    /// Bytes of packed weights a step streams.
-    pub fn weight_bytes(&self) -> u64 {
-        self.weights.len()
+    /// Device memory in use.
+    pub fn memory(&self) -> &Memory {
+        &self.memory
     }
 
     /// Device address of the packed weights, for a plain read of the same bytes.
@@ -187,143 +220,280 @@ impl Engine {
         &self.weights
     }
 
-    /// The launchable of the bucket that holds `position`.
-    pub fn launchable_mut(&mut self, position: u64) -> Option<&mut Launchable> {
-        self.programs
-            .iter_mut()
-            .find(|(b, _)| b.first <= position && position <= b.last)
-            .map(|(_, l)| l)
+    /// Number of programs.
+    pub fn len(&self) -> usize {
+        self.programs.len()
     }
 
-    /// Puts token ids at positions `at..`.
-    pub fn set_tokens(&mut self, at: u64, tokens: &[u32]) -> Result<(), EngineError> {
-        let (_, launchable) = &self.programs[0];
-        let program = launchable.program();
-        let buffer = program.buffers.iter().find(|b| b.kind == BufferKind::Tokens);
-        let offset = buffer.map_or(0, |b| launchable.arena().offset(b.id));
-        let bytes: Vec<u8> = tokens.iter().flat_map(|t| t.to_le_bytes()).collect();
-        Ok(self.arena.write(offset + at * 4, &bytes)?)
+    /// Never true: an engine has a program.
+    pub fn is_empty(&self) -> bool {
+        self.programs.is_empty()
+    }
+
+    /// A program by index.
+    pub fn program(&self, index: usize) -> Option<&Program> {
+        self.programs.get(index).map(|l| l.launchable.program())
+    }
+
+    /// Key of a program's image.
+    pub fn image_key(&self, index: usize) -> Option<&ImageKey> {
+        self.programs.get(index).map(|l| &l.key)
+    }
+
+    /// The launchable of a program.
+    pub fn launchable_mut(&mut self, index: usize) -> Option<&mut Launchable> {
+        self.programs.get_mut(index).map(|l| &mut l.launchable)
+    }
+
+    /// Turns on time stamps of `per_sm` 64-bit words for each SM; programs must have been rendered with them.
+    pub fn enable_trace(&mut self, per_sm: u32) -> Result<(), EngineError> {
+        let sms = self.programs.iter().map(|l| l.launchable.program().sms.len()).max();
+        let words = sms.unwrap_or(0) as u64 * u64::from(per_sm);
+        self.trace = Some((Block::zeros(&self.device, words * 8)?, per_sm));
+        Ok(())
+    }
+
+    /// The stamps of the last launch, SM by SM.
+    pub fn stamps(&self) -> Result<Vec<u64>, EngineError> {
+        let Some((block, _)) = &self.trace else { return Ok(Vec::new()) };
+        let mut bytes = vec![0; block.len() as usize];
+        block.read(0, &mut bytes)?;
+        let word = |b: &[u8]| b.try_into().map_or(0, u64::from_le_bytes);
+        Ok(bytes.chunks_exact(8).map(word).collect())
+    }
+
+    /// Where a buffer of a program lies in the engine's memory.
+    fn place(&self, program: usize, kind: BufferKind) -> u64 {
+        let Some(l) = self.programs.get(program) else { return 0 };
+        let buffer = l.launchable.program().buffers.iter().find(|b| b.kind == kind);
+        buffer.map_or(0, |b| l.shift + l.launchable.arena().offset(b.id))
+    }
+
+    /// Fills `rows` positions of a layer's keys and values; `[kv head][position][element]` each, rounded to the
+    /// cache's type by the caller.
+    pub fn fill_cache(
+        &mut self,
+        layer: usize,
+        rows: usize,
+        keys: &[f32],
+        values: &[f32],
+    ) -> Result<(), EngineError> {
+        let Some(l) = self.programs.first() else { return Ok(()) };
+        let caches = l.launchable.program().buffers.iter().filter(|b| b.kind == BufferKind::Kv);
+        let mut writes = Vec::new();
+        for (buffer, data) in caches.skip(layer * 2).take(2).zip([keys, values]) {
+            let &[heads, capacity, width] = buffer.shape.as_slice() else { continue };
+            let at = l.shift + l.launchable.arena().offset(buffer.id);
+            let part = rows * width as usize;
+            for (head, data) in data.chunks_exact(part).take(heads as usize).enumerate() {
+                let row = head as u64 * capacity * width * buffer.dtype.bytes();
+                writes.push((at + row, constant_bytes(data, buffer.dtype)));
+            }
+        }
+        for (at, bytes) in writes {
+            self.arena.write(at, &bytes)?;
+        }
+        self.device.synchronize()?;
+        Ok(())
     }
 
     /// Logits of the last step run with `logits`.
     pub fn logits(&self) -> Result<Vec<f32>, EngineError> {
-        let (_, launchable) = &self.programs[0];
-        let program = launchable.program();
-        let buffer = program.buffers.iter().find(|b| b.kind == BufferKind::Output);
-        let offset = buffer.map_or(0, |b| launchable.arena().offset(b.id));
         let mut bytes = vec![0; self.vocab * 4];
-        self.arena.read(offset, &mut bytes)?;
+        self.arena.read(self.place(0, BufferKind::Output), &mut bytes)?;
         Ok(bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect())
     }
 
-    /// Submits up to `steps` steps from `pos0` on, as many as one launch and its bucket allow; gives
-    /// their number. [`Engine::finish`] waits.
-    ///
-    /// # Errors
-    /// The position is outside every bucket, or the driver refuses.
-    pub fn submit(
-        &mut self,
-        pos0: u64,
-        steps: u64,
-        options: &RunOptions<'_>,
-    ) -> Result<u64, EngineError> {
-        let index = self.programs.iter().position(|(b, _)| b.first <= pos0 && pos0 <= b.last);
-        let Some(index) = index else {
-            let last = self.programs.iter().map(|(b, _)| b.last).max().unwrap_or(0);
-            return Err(EngineError::Position { position: pos0, steps, last });
+    /// The program that starts at a position with steps of `tokens` positions.
+    pub fn index_for(&self, position: u64, tokens: u64) -> Result<usize, EngineError> {
+        let covers = |l: &Loaded| {
+            let b = l.facts.bucket;
+            l.facts.tokens == tokens && b.first <= position && position <= b.last
         };
-        let (bucket, launchable) = &self.programs[index];
-        let program = launchable.program();
-        let tokens = u64::from(program.tokens);
-        let room = (bucket.last - pos0) / tokens + 1;
-        let steps = steps.min(room).min(self.steps_cap).min(program.max_steps);
-        let arena = launchable.arena().clone();
-        if self.last != Some(index) {
-            // Another program's leftovers must not look like this one's packets.
-            let from = arena.zero_from;
-            self.arena.clear(from, self.arena.len() - from)?;
-            self.last = Some(index);
-            self.arrivals = 0;
-        } else if !program.counters.is_empty() || self.arrivals > u64::from(u32::MAX / 2) {
-            // Thresholds count from the launch's first step, and arrivals must not wrap.
-            self.arena.clear(arena.counters, arena.token_word - arena.counters)?;
-            self.arrivals = 0;
-        }
-        self.arrivals += steps * program.sms.len() as u64;
-        let epochs = u64::from(program.epochs.per_step);
-        let mut params = Params {
-            weights: self.weights.address(),
-            arena: self.arena.address_mut(),
-            host_tokens: self.host.address()?,
-            host_progress: self.host.address()? + self.steps_cap * 4,
-            spin_limit: self.spin_limit,
-            pos0: pos0 as u32,
-            steps: steps as u32,
-            epoch_base: (self.epochs_used % program.epochs.tags) as u32,
-            prompt_len: options.prompt_len as u32,
-            flags: u32::from(options.logits),
-            eos_count: options.eos.len().min(8) as u32,
-            ..Params::default()
-        };
-        for (slot, id) in params.eos.iter_mut().zip(options.eos) {
-            *slot = *id;
-        }
-        self.epochs_used += steps * epochs;
-        launchable.launch(&Launch { params })?;
-        Ok(steps)
+        self.programs.iter().position(covers).ok_or_else(|| EngineError::Position {
+            position,
+            last: self.programs.iter().map(|l| l.facts.bucket.last).max().unwrap_or(0),
+        })
     }
 
-    /// Waits for the launch and reads its report.
-    ///
-    /// # Errors
-    /// A wait was given up (with the place), or logits were NaN.
-    pub fn finish(&mut self) -> Result<(), EngineError> {
-        self.device.synchronize()?;
-        let Some(index) = self.last else { return Ok(()) };
-        let arena = self.programs[index].1.arena();
-        let mut bytes = [0; LaunchReport::BYTES];
-        self.arena.read(arena.report, &mut bytes)?;
-        let report = LaunchReport::read(&bytes);
-        if report.given_up != 0 {
-            // The next launch starts from a clean slate.
-            self.last = None;
-            return Err(report.into_error().into());
+    /// Submits a launch without waiting. Tokens up to its first position are in place.
+    fn submit(
+        &mut self,
+        plan: &LaunchPlan,
+        options: &LaunchOptions<'_>,
+    ) -> Result<Flight, EngineError> {
+        let Some(loaded) = self.programs.get(plan.program) else {
+            return Err(EngineError::Mismatch(format!("there is no program {}", plan.program)));
+        };
+        let program = loaded.launchable.program();
+        let arena = loaded.launchable.arena();
+        let (shift, epochs) = (loaded.shift, program.epochs);
+        let sms = program.sms.len() as u64;
+        if self.last != Some(plan.program) {
+            // Another program's leftovers must not look like this one's packets.
+            self.arena.clear(shift + arena.zero_from, arena.bytes - arena.zero_from)?;
+            self.last = Some(plan.program);
+            self.arrivals = 0;
+            self.cancelled = false;
+        } else if !program.counters.is_empty() || self.arrivals > u64::from(u32::MAX / 2) {
+            // Thresholds count from the launch's first step, and arrivals must not wrap.
+            let at = shift + arena.counters;
+            self.arena.clear(at, arena.token_word - arena.counters)?;
+            self.arrivals = 0;
+        }
+        if self.cancelled {
+            self.arena.clear(shift + arena.cancel, 4)?;
+            self.cancelled = false;
+        }
+        let tokens_at = self.place(plan.program, BufferKind::Tokens);
+        if let Some((at, ids)) = self.line.pending(tokens_at, plan.position) {
+            let bytes: Vec<u8> = ids.iter().flat_map(|t| t.to_le_bytes()).collect();
+            self.arena.write(tokens_at + at * 4, &bytes)?;
+        }
+        self.host.store(STEPS_CAP as usize, 0)?;
+        self.arrivals += plan.steps * sms;
+        let base = self.arena.address_mut() + shift;
+        let mut params = Params {
+            weights: self.weights.address(),
+            arena: base,
+            host_tokens: self.host.address()?,
+            host_progress: self.host.address()? + STEPS_CAP * 4,
+            spin_limit: self.spin_limit,
+            pos0: plan.position as u32,
+            steps: plan.steps as u32,
+            epoch_base: (self.epochs_used % epochs.tags.max(1)) as u32,
+            prompt_len: options.prompt_len as u32,
+            flags: u32::from(options.logits),
+            eos_count: options.stop.len().min(8) as u32,
+            ..Params::default()
+        };
+        for (slot, id) in params.eos.iter_mut().zip(options.stop) {
+            *slot = *id;
+        }
+        if let Some((block, per_sm)) = &mut self.trace {
+            params.trace = block.address_mut();
+            params.trace_stride = *per_sm;
+        }
+        self.epochs_used += plan.steps * u64::from(epochs.per_step);
+        self.programs[plan.program].launchable.launch(&Launch { params })?;
+        let end = self.device.record()?;
+        Ok(Flight { program: plan.program, steps: plan.steps, end })
+    }
+
+    /// Waits for a launch; `each` sees tokens as they come and may end it.
+    fn finish(
+        &mut self,
+        flight: &Flight,
+        each: &mut dyn FnMut(u32) -> bool,
+    ) -> Result<u64, EngineError> {
+        let (mut seen, mut wanted) = (0u32, true);
+        let mut since = Instant::now();
+        let mut looks = 0u32;
+        loop {
+            let over = flight.end.reached()?;
+            let done = self.host.load(STEPS_CAP as usize)?.min(flight.steps as u32);
+            while seen < done {
+                let token = self.host.load(seen as usize)?;
+                seen += 1;
+                since = Instant::now();
+                if wanted && !each(token) {
+                    wanted = false;
+                    if !over {
+                        self.cancel(flight.program)?;
+                    }
+                }
+            }
+            if over {
+                break;
+            }
+            if since.elapsed() > self.patience {
+                return Err(self.stalled(flight, since.elapsed()));
+            }
+            looks += 1;
+            match looks {
+                // Most launches of one step end within this many looks.
+                0..20_000 => std::hint::spin_loop(),
+                _ => std::thread::sleep(Duration::from_micros(50)),
+            }
+        }
+        self.check_report(flight.program, false)?;
+        Ok(u64::from(seen))
+    }
+
+    /// Waits for a mark without asking the driver to block; the parent process watches the time.
+    fn wait_for(&self, mark: &Mark) -> Result<(), EngineError> {
+        while !mark.reached()? {
+            std::thread::sleep(Duration::from_micros(50));
         }
         Ok(())
     }
 
-    /// Decodes: the tokens at positions `pos0 + 1 ..`, at most `steps` of them, in as many launches as it
-    /// takes; fewer after an end-of-sequence id. Tokens at positions up to `pos0` have been set.
-    ///
-    /// # Errors
-    /// As [`Engine::submit`] and [`Engine::finish`].
-    pub fn run(
-        &mut self,
-        pos0: u64,
-        steps: u64,
-        options: &RunOptions<'_>,
-    ) -> Result<Vec<u32>, EngineError> {
-        let mut out = Vec::new();
-        while (out.len() as u64) < steps {
-            let at = pos0 + out.len() as u64;
-            self.host.store(self.steps_cap as usize, 0)?;
-            self.submit(at, steps - out.len() as u64, options)?;
-            self.finish()?;
-            let done = self.host.load(self.steps_cap as usize)?;
-            for i in 0..done as usize {
-                out.push(self.host.load(i)?);
-            }
-            let generated = at + u64::from(done) >= options.prompt_len;
-            let ended = generated && out.last().is_some_and(|t| options.eos.contains(t));
-            if done == 0 || ended {
-                break;
-            }
-        }
-        Ok(out)
+    /// Sets the cancel word of a running program.
+    fn cancel(&mut self, program: usize) -> Result<(), EngineError> {
+        let at = self.programs[program].shift + self.programs[program].launchable.arena().cancel;
+        self.arena.write_beside(at, &1u32.to_le_bytes())?;
+        self.cancelled = true;
+        Ok(())
     }
 
-    /// Steps of a running launch that are done, and the token of step `index`.
-    pub fn progress(&self, index: usize) -> Result<(u32, u32), EngineError> {
-        Ok((self.host.load(self.steps_cap as usize)?, self.host.load(index)?))
+    fn check_report(&mut self, program: usize, beside: bool) -> Result<(), EngineError> {
+        let loaded = &self.programs[program];
+        let at = loaded.shift + loaded.launchable.arena().report;
+        let mut bytes = [0; LaunchReport::BYTES];
+        match beside {
+            true => self.arena.read_beside(at, &mut bytes)?,
+            false => self.arena.read(at, &mut bytes)?,
+        }
+        let report = LaunchReport::read(&bytes);
+        if report.given_up == 0 {
+            return Ok(());
+        }
+        let mut error = report.into_error();
+        if let DeviceError::Hung(hang) = &mut error {
+            hang.instruction = instruction_at(loaded.launchable.program(), hang);
+        }
+        // The next launch starts from a clean slate.
+        self.last = None;
+        Err(error.into())
     }
+
+    /// The error of a launch that shows no life: what the kernel's own report says, or that there is none.
+    fn stalled(&mut self, flight: &Flight, waited: Duration) -> EngineError {
+        watch::begin("reading the report of a stalled launch", Duration::from_secs(3));
+        let phase = format!("a launch of {} steps", flight.steps);
+        let error = match self.check_report(flight.program, true) {
+            Err(error) => error,
+            Ok(()) => DeviceError::Stalled { phase, seconds: waited.as_secs() }.into(),
+        };
+        // Freeing its memory waits for the kernel, so this process may not come back.
+        watch::lost(&error.to_string());
+        error
+    }
+}
+
+/// What planning needs of a program.
+pub fn facts_of(program: &Program) -> ProgramFacts {
+    ProgramFacts {
+        bucket: program.bucket,
+        tokens: u64::from(program.tokens).max(1),
+        max_steps: program.max_steps.max(1),
+    }
+}
+
+/// The instruction a report speaks of, with what it waits for.
+fn instruction_at(program: &Program, hang: &Hang) -> Option<String> {
+    let id = *program.sms.get(hang.sm as usize)?.queue.get(hang.queue_index as usize)?;
+    let i = program.instruction(id)?;
+    let reads: Vec<&str> =
+        i.reads.iter().filter_map(|a| program.buffer(a.buffer)).map(|b| b.name.as_str()).collect();
+    let from = match (hang.edge, reads.is_empty()) {
+        (1, false) => format!(" reading {}", reads.join(", ")),
+        (2, _) => {
+            let waits = i.waits.iter().filter_map(|w| program.counters.get(w.counter.index()));
+            let names: Vec<&str> = waits.map(|c| c.name.as_str()).collect();
+            format!(" waiting for counter {}", names.join(", "))
+        }
+        _ => String::new(),
+    };
+    Some(format!("{id} {}{from}", i.op.name()))
 }

@@ -14,9 +14,7 @@
 mod block;
 mod layout;
 
-use std::io::Write;
-
-use amk_schedule_ir::{BufferId, Program, RunSource, TILE_ROWS, weight_blocks};
+use amk_schedule_ir::{BLOCK_BYTES, BufferId, Program, RunSource, TILE_ROWS, weight_blocks};
 
 use crate::vm::{Data, DataError};
 
@@ -30,47 +28,77 @@ pub enum PackError {
     Data(#[from] DataError),
     #[error("the weight stream of sm {sm} cannot be packed: {what}")]
     Layout { sm: u32, what: String },
-    #[error("packed weights could not be written: {0}")]
-    Io(#[from] std::io::Error),
+}
+
+/// Some neighbouring tiles of one run: what is packed at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Piece {
+    sm: u32,
+    buffer: BufferId,
+    lo: u64,
+    hi: u64,
+    /// Offset in the packed weights, bytes.
+    pub at: u64,
+    pub bytes: u64,
 }
 
 impl StreamLayout {
-    /// Writes the packed stream of SM `sm`; never more than one tile is in memory besides the rows it
-    /// is made from.
+    /// All weights of a program in pieces of about `bytes` bytes, at least a tile each, in the order they lie in
+    /// memory and without gaps.
     ///
     /// # Errors
-    /// Contents are missing, or the writer fails.
-    pub fn pack_sm(
-        &self,
-        program: &Program,
-        sm: usize,
-        data: &dyn Data,
-        out: &mut impl Write,
-    ) -> Result<(), PackError> {
-        let Some(entry) = program.sms.get(sm) else { return Ok(()) };
-        let mut tile = Vec::new();
-        for run in &entry.stream {
-            let RunSource::Weight { buffer, lo, hi, blocks, .. } = run.source else {
-                return Err(PackError::Layout {
-                    sm: sm as u32,
-                    what: format!("{} holds keys and values", run.id),
-                });
-            };
-            let (width, total, terms) = self.matrix(program, sm as u32, buffer)?;
-            let mut row = lo;
-            while row < hi {
-                let end = (row + TILE_ROWS).min(hi);
-                let values = data.rows(buffer, row..end)?;
-                tile.clear();
-                pack_tile(&values, width as usize, terms as usize, &mut tile);
-                debug_assert_eq!(tile.len() as u64, total * amk_schedule_ir::BLOCK_BYTES);
-                // K blocks of a tile are contiguous whether they fill one chunk or several.
-                debug_assert!(blocks > 0);
-                out.write_all(&tile)?;
-                row = end;
+    /// A run that holds no matrix.
+    pub fn pieces(&self, program: &Program, bytes: u64) -> Result<Vec<Piece>, PackError> {
+        let mut out = Vec::new();
+        for (sm, entry) in program.sms.iter().enumerate() {
+            let sm = sm as u32;
+            let mut at = self.sm_at.get(sm as usize).copied().unwrap_or(0);
+            for run in &entry.stream {
+                // Keys and values are not packed.
+                let RunSource::Weight { buffer, lo, hi, .. } = run.source else { continue };
+                let (_, total, _) = self.matrix(program, sm, buffer)?;
+                let tile = total * BLOCK_BYTES;
+                let rows = (bytes / tile.max(1)).max(1) * TILE_ROWS;
+                let mut row = lo;
+                while row < hi {
+                    let end = row.saturating_add(rows).min(hi);
+                    let bytes = (end - row).div_ceil(TILE_ROWS) * tile;
+                    out.push(Piece { sm, buffer, lo: row, hi: end, at, bytes });
+                    at += bytes;
+                    row = end;
+                }
             }
         }
-        Ok(())
+        Ok(out)
+    }
+
+    /// The packed bytes of a piece.
+    ///
+    /// # Errors
+    /// Contents are missing.
+    pub fn pack_piece(
+        &self,
+        program: &Program,
+        piece: &Piece,
+        data: &dyn Data,
+    ) -> Result<Vec<u8>, PackError> {
+        let (width, _, terms) = self.matrix(program, piece.sm, piece.buffer)?;
+        let mut out = Vec::with_capacity(piece.bytes as usize);
+        let mut row = piece.lo;
+        while row < piece.hi {
+            let end = (row + TILE_ROWS).min(piece.hi);
+            let values = data.rows(piece.buffer, row..end)?;
+            // K blocks of a tile are contiguous whether they fill one chunk or several.
+            pack_tile(&values, width as usize, terms as usize, &mut out);
+            row = end;
+        }
+        match out.len() as u64 == piece.bytes {
+            true => Ok(out),
+            false => Err(PackError::Layout {
+                sm: piece.sm,
+                what: format!("{} bytes instead of {}", out.len(), piece.bytes),
+            }),
+        }
     }
 
     fn matrix(

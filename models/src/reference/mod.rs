@@ -231,6 +231,27 @@ impl Reference {
         self.cache.truncate(0);
     }
 
+    /// Puts `rows` positions of given keys and values into a layer's cache, each `[rows, kv_heads * head_dim]`, as if
+    /// they had been computed. The sequence counts as `rows` long once every layer was given.
+    ///
+    /// # Errors
+    /// The values do not have that many elements.
+    pub fn preload(
+        &mut self,
+        layer: usize,
+        rows: usize,
+        keys: Vec<f32>,
+        values: Vec<f32>,
+    ) -> Result<(), ReferenceError> {
+        let width = self.config.kv_width();
+        let tensor = |v: Vec<f32>| Tensor::from_vec(v, (rows, width), &Device::Cpu);
+        self.cache.append(layer, 0, &tensor(keys)?, &tensor(values)?)?;
+        if layer + 1 == self.config.num_layers {
+            self.cache.commit(rows);
+        }
+        Ok(())
+    }
+
     /// One step: the logits after `token` at `position`, `vocab_size` of them. The position continues the cache or
     /// goes back in it; what lay behind is forgotten.
     pub fn forward(&mut self, token: u32, position: usize) -> Result<Vec<f32>, ReferenceError> {

@@ -1,0 +1,315 @@
+//! A new image is tested on the device it will run on before anything it says is used.
+//!
+//! The cache is filled with random keys and values, here and in the CPU reference alike, and a few tokens are decoded
+//! at positions in the middle of each program's bucket: at position 0 RoPE is the identity and attention has one key,
+//! so it tests nothing. `judge` compares logits, `verdict` keeps what was found under a key of everything the
+//! verdict depends on: source, architecture, compiler, driver, device.
+
+mod judge;
+mod verdict;
+
+use amk_models::golden::SourceError;
+use amk_models::{Checkpoint, Reference, ReferenceError, Want, greedy};
+use half::bf16;
+use rayon::prelude::*;
+
+use crate::decode::{Executor, LaunchOptions, LaunchPlan, ProgramFacts};
+use crate::engine::{Engine, EngineError};
+use crate::lower::Mode;
+
+pub use judge::{Judged, judge, limits};
+pub use verdict::{Decision, Policy, Verdict, VerdictCache, VerdictKey, decide};
+
+/// Steps decoded at each position.
+const STEPS: u64 = 3;
+/// How far into a bucket the first position lies, and the second behind it.
+const INTO: u64 = 5;
+const APART: u64 = 91;
+
+/// Why there is no verdict, or a bad one.
+#[derive(Debug, thiserror::Error)]
+pub enum SelfTestError {
+    /// The image says something else than the reference.
+    #[error(
+        "the image failed its self-test: {0}; nothing is decoded with it (the compiler or the device is at fault, or amk itself)"
+    )]
+    Failed(String),
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    #[error(transparent)]
+    Reference(#[from] ReferenceError),
+    #[error("the self-test could not run: {0}")]
+    Subject(SourceError),
+}
+
+/// What is tested: an engine, or in tests something that plays one.
+pub trait Subject {
+    fn programs(&self) -> Vec<ProgramFacts>;
+    /// Fills the first `rows` positions of a layer's cache, `[kv head][position][element]`.
+    fn fill(
+        &mut self,
+        layer: usize,
+        rows: usize,
+        keys: &[f32],
+        values: &[f32],
+    ) -> Result<(), SourceError>;
+    /// Runs one launch over tokens at `plan.position ..`; gives the tokens after each step and the last logits.
+    fn launch(
+        &mut self,
+        plan: &LaunchPlan,
+        tokens: &[u32],
+    ) -> Result<(Vec<u32>, Vec<f32>), SourceError>;
+}
+
+impl Subject for Engine {
+    fn programs(&self) -> Vec<ProgramFacts> {
+        Executor::programs(self)
+    }
+
+    fn fill(
+        &mut self,
+        layer: usize,
+        rows: usize,
+        keys: &[f32],
+        values: &[f32],
+    ) -> Result<(), SourceError> {
+        Ok(self.fill_cache(layer, rows, keys, values)?)
+    }
+
+    fn launch(
+        &mut self,
+        plan: &LaunchPlan,
+        tokens: &[u32],
+    ) -> Result<(Vec<u32>, Vec<f32>), SourceError> {
+        self.put(plan.position, tokens);
+        let prompt_len = plan.position + tokens.len() as u64;
+        let options = LaunchOptions { prompt_len, stop: &[], logits: true };
+        let mut said = Vec::new();
+        self.run(plan, &options, &mut |token| {
+            said.push(token);
+            true
+        })?;
+        Ok((said, self.logits()?))
+    }
+}
+
+/// What a test of one program found.
+#[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
+pub struct Findings {
+    pub ok: bool,
+    /// First positions tested.
+    pub positions: Vec<u64>,
+    /// Greatest difference seen, relative to the spread of the logits.
+    pub difference: f64,
+    /// What is wrong, if anything.
+    pub reason: Option<String>,
+}
+
+/// The positions a program is tested at, latest first.
+fn positions(facts: &ProgramFacts) -> Vec<u64> {
+    let span = if facts.tokens == 1 { STEPS } else { 1 };
+    let last = (facts.bucket.last + 1).saturating_sub(span).max(facts.bucket.first);
+    let first = (facts.bucket.first + INTO).min(last);
+    let mut out = vec![first];
+    if facts.tokens == 1 && first + APART <= last {
+        out.insert(0, first + APART);
+    }
+    out
+}
+
+/// Tests the programs of a subject that are listed in `which`, against the CPU reference of the same checkpoint.
+/// `said` gets the findings by program index.
+///
+/// # Errors
+/// The subject or the reference fails; wrong logits are findings, no error.
+pub fn test(
+    subject: &mut dyn Subject,
+    checkpoint: &Checkpoint,
+    mode: Mode,
+    which: &[usize],
+) -> Result<Vec<(usize, Findings)>, SelfTestError> {
+    let programs = subject.programs();
+    let mut cases: Vec<(u64, usize)> = which
+        .iter()
+        .filter_map(|&i| programs.get(i).map(|f| (i, f)))
+        .flat_map(|(i, f)| positions(f).into_iter().map(move |p| (p, i)))
+        .collect();
+    // Latest first: what a case computes lies behind what the next one reads.
+    cases.sort_by(|a, b| b.cmp(a));
+    let rows = cases.first().map_or(0, |c| c.0) as usize;
+    let mut reference = Reference::new(checkpoint)?;
+    fill(subject, &mut reference, checkpoint, rows)?;
+    let mut found: Vec<(usize, Findings)> = which
+        .iter()
+        .map(|&i| {
+            let none = Findings { ok: true, positions: Vec::new(), difference: 0.0, reason: None };
+            (i, none)
+        })
+        .collect();
+    for (position, index) in cases {
+        let tokens = programs[index].tokens;
+        let judged = match tokens {
+            1 => decoding(subject, &mut reference, mode, index, position)?,
+            _ => prefilling(subject, &mut reference, mode, index, position, tokens)?,
+        };
+        let Some((_, f)) = found.iter_mut().find(|(i, _)| *i == index) else { continue };
+        f.positions.push(position);
+        f.difference = f.difference.max(judged.difference);
+        if let Some(reason) = judged.reason {
+            f.ok = false;
+            f.reason.get_or_insert(format!("at position {position}, {reason}"));
+        }
+    }
+    Ok(found)
+}
+
+fn decoding(
+    subject: &mut dyn Subject,
+    reference: &mut Reference,
+    mode: Mode,
+    program: usize,
+    position: u64,
+) -> Result<Judged, SelfTestError> {
+    let vocab = reference.config().vocab_size as u64;
+    let first = token(position, vocab);
+    let mut worst = Judged::default();
+    let (mut feed, mut alone) = (first, Vec::<u32>::new());
+    for step in 0..STEPS {
+        let plan = LaunchPlan { program, position: position + step, steps: 1, tokens: 1 };
+        let (said, ours) = subject.launch(&plan, &[feed]).map_err(SelfTestError::Subject)?;
+        let theirs = reference.forward(feed, plan.position as usize)?;
+        worst = worst.worse(judge(mode, &ours, &theirs));
+        // The kernel's own argmax is that of its logits.
+        if said.first().copied() != greedy(&ours) {
+            worst = worst.worse(Judged::wrong(format!(
+                "the kernel says {said:?} and its logits {:?}",
+                greedy(&ours)
+            )));
+        }
+        alone.extend(&said);
+        feed = greedy(&ours).unwrap_or(0);
+    }
+    let plan = LaunchPlan { program, position, steps: STEPS, tokens: 1 };
+    let (together, _) = subject.launch(&plan, &[first]).map_err(SelfTestError::Subject)?;
+    if together != alone {
+        worst = worst.worse(Judged::wrong(format!(
+            "one launch of {STEPS} steps says {together:?} and {STEPS} launches say {alone:?}"
+        )));
+    }
+    Ok(worst)
+}
+
+fn prefilling(
+    subject: &mut dyn Subject,
+    reference: &mut Reference,
+    mode: Mode,
+    program: usize,
+    position: u64,
+    tokens: u64,
+) -> Result<Judged, SelfTestError> {
+    let vocab = reference.config().vocab_size as u64;
+    let prompt: Vec<u32> = (0..tokens).map(|i| token(position + i, vocab)).collect();
+    let plan = LaunchPlan { program, position, steps: 1, tokens };
+    let (_, ours) = subject.launch(&plan, &prompt).map_err(SelfTestError::Subject)?;
+    let theirs = reference.prefill(&prompt, position as usize, Want::Last)?;
+    Ok(judge(mode, &ours, theirs.last().map_or(&[], Vec::as_slice)))
+}
+
+/// A token that depends on the position alone.
+fn token(position: u64, vocab: u64) -> u32 {
+    (mix(position ^ 0x5eed) % vocab.max(1)) as u32
+}
+
+/// Fills both caches with the same random rows, rounded to bf16, which every cache type holds exactly.
+fn fill(
+    subject: &mut dyn Subject,
+    reference: &mut Reference,
+    checkpoint: &Checkpoint,
+    rows: usize,
+) -> Result<(), SelfTestError> {
+    let config = checkpoint.config();
+    let (heads, width) = (config.num_kv_heads, config.head_dim);
+    for layer in 0..config.num_layers {
+        let make = |what: u64| -> Vec<f32> {
+            let seed = mix(layer as u64 * 2 + what);
+            let element = |i: usize| bf16::from_f32(noise(seed ^ mix(i as u64))).to_f32();
+            (0..heads * rows * width).into_par_iter().map(element).collect()
+        };
+        let (keys, values) = (make(0), make(1));
+        subject.fill(layer, rows, &keys, &values).map_err(SelfTestError::Subject)?;
+        let by_position = |v: &[f32]| -> Vec<f32> {
+            let at = |row: usize| (0..heads).map(move |h| (h * rows + row) * width);
+            (0..rows).flat_map(at).flat_map(|a| v[a..a + width].iter().copied()).collect()
+        };
+        reference.preload(layer, rows, by_position(&keys), by_position(&values))?;
+    }
+    Ok(())
+}
+
+/// Sebastiano Vigna's splitmix64, one step.
+fn mix(seed: u64) -> u64 {
+    let z = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+/// About normal, of variance 1: the sum of four uniform values.
+fn noise(seed: u64) -> f32 {
+    let bits = mix(seed);
+    let part = |k: u32| ((bits >> (16 * k)) & 0xffff) as f32 / 65_536.0 - 0.5;
+    (part(0) + part(1) + part(2) + part(3)) * 3.0f32.sqrt()
+}
+
+/// Makes sure that every image of an engine has passed, as the policy has it.
+///
+/// # Errors
+/// An image failed, now or before; or the test could not run.
+pub fn ensure(
+    engine: &mut Engine,
+    checkpoint: &Checkpoint,
+    mode: Mode,
+    policy: Policy,
+    cache: &VerdictCache,
+) -> Result<Vec<Verdict>, SelfTestError> {
+    let facts = engine.device().facts().clone();
+    let driver = engine.device().driver_version();
+    let keys: Vec<VerdictKey> = (0..engine.len())
+        .filter_map(|i| engine.image_key(i).map(|k| VerdictKey::new(k, driver, &facts)))
+        .collect();
+    let known: Vec<Option<Verdict>> = keys.iter().map(|k| cache.load(k)).collect();
+    let decisions: Vec<Decision> = known.iter().map(|v| decide(policy, v.as_ref())).collect();
+    let which: Vec<usize> = (0..keys.len()).filter(|&i| decisions[i] == Decision::Test).collect();
+    let mut verdicts = Vec::new();
+    let tested = match which.is_empty() {
+        true => Vec::new(),
+        false => test(engine, checkpoint, mode, &which)?,
+    };
+    for (index, findings) in tested {
+        let verdict = Verdict::new(&keys[index], findings, &facts.name, driver);
+        // A verdict that cannot be kept is found again next time.
+        if let Err(error) = cache.store(&keys[index], &verdict) {
+            tracing::warn!("the self-test's verdict could not be kept: {error}");
+        }
+        verdicts.push(verdict);
+    }
+    for (index, decision) in decisions.iter().enumerate() {
+        if *decision == Decision::Known
+            && let Some(verdict) = &known[index]
+        {
+            verdicts.push(Verdict { cached: true, ..verdict.clone() });
+        }
+    }
+    match verdicts.iter().find(|v| !v.findings.ok) {
+        Some(bad) => {
+            let reason = bad.findings.reason.clone().unwrap_or_default();
+            let cached =
+                if bad.cached { " (found earlier; --self-test always tests again)" } else { "" };
+            Err(SelfTestError::Failed(format!("{reason}{cached}")))
+        }
+        None => Ok(verdicts),
+    }
+}
+
+#[cfg(test)]
+mod tests;
