@@ -201,7 +201,9 @@ pub fn device_failure(error: &DeviceError) -> Failure {
     let failure = Failure::environment(error);
     match error {
         DeviceError::NoDriver | DeviceError::NoDevice { .. } => {
-            failure.help("`--device cpu` needs none; `amk doctor` says what this machine has")
+            failure.help(
+                "`amk doctor` says what this machine has; generate and verify run without with --device cpu",
+            )
         }
         _ => failure,
     }

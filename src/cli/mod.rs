@@ -10,6 +10,7 @@ mod check;
 mod compile;
 mod completions;
 mod device;
+mod diagnose;
 mod doctor;
 mod failure;
 mod files;
@@ -77,6 +78,7 @@ enum Command {
     Verify(verify::VerifyArgs),
     Bench(bench::BenchArgs),
     Trace(trace::TraceArgs),
+    Diagnose(diagnose::DiagnoseArgs),
     Validate(validate::ValidateArgs),
     Check(check::CheckArgs),
     Fuzz(fuzz::FuzzArgs),
@@ -93,7 +95,7 @@ impl Command {
         let device = match self {
             Command::Generate(args) => args.device,
             Command::Verify(args) => args.device,
-            Command::Bench(_) | Command::Trace(_) => generate::Device::Cuda,
+            Command::Bench(_) | Command::Trace(_) | Command::Diagnose(_) => generate::Device::Cuda,
             _ => return false,
         };
         matches!(device, generate::Device::Cuda | generate::Device::Auto)
@@ -155,6 +157,7 @@ fn dispatch(command: Command, out: &Output) -> Outcome {
         Command::Verify(args) => verify::run(&args, out),
         Command::Bench(args) => bench::run(&args, out),
         Command::Trace(args) => trace::run(&args, out),
+        Command::Diagnose(args) => diagnose::run(&args, out),
         Command::Validate(args) => validate::run(&args, out),
         Command::Check(args) => check::run(&args, out),
         Command::Fuzz(args) => fuzz::run(&args, out),

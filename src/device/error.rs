@@ -7,9 +7,7 @@ use crate::target::Mismatch;
 /// Every refusal of the device layer. Exit code 3 unless it says otherwise.
 #[derive(Debug, thiserror::Error)]
 pub enum DeviceError {
-    #[error(
-        "there is no CUDA driver (libcuda.so.1) on this machine; install the NVIDIA driver, or use --device cpu"
-    )]
+    #[error("there is no CUDA driver (libcuda.so.1) on this machine; install the NVIDIA driver")]
     NoDriver,
     #[error("the CUDA driver {library} is too old: it lacks {missing}; install a newer driver")]
     OldDriver { library: String, missing: String },

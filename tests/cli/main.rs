@@ -6,6 +6,7 @@ mod chat;
 mod check;
 mod compile;
 mod completions;
+mod device;
 mod families;
 mod generate;
 mod hostile;
