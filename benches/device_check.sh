@@ -123,7 +123,7 @@ part_sanitizer() { # a tiny model; the tool slows everything down by two orders 
   for tool in memcheck racecheck synccheck; do
     # The watching parent is left out: the tool follows one process, and every wait is as slow as everything else.
     AMK_WATCH_FILE=$WORK/unwatched expect 0 "$tool" 150 "$bin" --tool $tool --error-exitcode 9 --log-file "$out/$tool.txt" \
-      "$amk" generate "$m" --prompt-ids 1,2,3,4,5 --max-tokens 3 --ignore-eos --device cuda --knobs "$WORK/small.json" --self-test skip --json
+      "$amk" generate "$m" --prompt-ids 1,2,3,4,5 --max-tokens 3 --ignore-eos --device cuda --knobs "$WORK/small.json" --self-test skip --patience 600 --json
     tail -3 "$out/$tool.txt"
   done
 }

@@ -47,6 +47,9 @@ pub struct CudaArgs {
     /// The NVRTC library to use, or the folder that holds it.
     #[arg(long, value_name = "PATH")]
     pub nvrtc: Option<PathBuf>,
+    /// How long the device may do nothing before a launch is given up, seconds; more where a tool slows it down.
+    #[arg(long, value_name = "S", value_parser = clap::value_parser!(u64).range(1..=3600))]
+    pub patience: Option<u64>,
 }
 
 /// When images are tested.
@@ -164,6 +167,9 @@ impl CudaArgs {
         });
         bar.finish_and_clear();
         let mut opened = opened.map_err(|e| engine_failure(&e))?;
+        if let Some(seconds) = self.patience {
+            opened.engine.be_patient(Duration::from_secs(seconds));
+        }
         let spinner = out.spinner("testing the image");
         let verdicts = test(&mut opened, checkpoint, self.self_test.into());
         spinner.finish_and_clear();

@@ -245,6 +245,14 @@ impl Engine {
         self.programs.get_mut(index).map(|l| &mut l.launchable)
     }
 
+    /// Sets how long the device may do nothing, on the host's clock and, for a single wait, on the device's: a wait is
+    /// given up first, so that it can be named.
+    pub fn be_patient(&mut self, patience: Duration) {
+        let longer = patience.as_secs_f64() / PATIENCE.as_secs_f64();
+        self.spin_limit = (SPIN_LIMIT as f64 * longer) as u64;
+        self.patience = patience;
+    }
+
     /// Turns on time stamps of `per_sm` 64-bit words for each SM; programs must have been rendered with them.
     pub fn enable_trace(&mut self, per_sm: u32) -> Result<(), EngineError> {
         let sms = self.programs.iter().map(|l| l.launchable.program().sms.len()).max();
