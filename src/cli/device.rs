@@ -13,7 +13,7 @@ use amk::image::ImageCache;
 use amk::lower::{Knobs, Mode};
 use amk::selftest::{Policy, SelfTestError, Verdict as ImageVerdict, VerdictCache, ensure};
 use amk::target::{Target, load_target_file, resolve};
-use amk::toolchain::{FindOptions, Nvrtc, SpillPolicy, find_nvrtc};
+use amk::toolchain::{FindOptions, Nvrtc, SpillPolicy, cache_root, find_nvrtc};
 use amk::watch::{self, Ended};
 use amk_models::Checkpoint;
 use clap::{Args, ValueEnum};
@@ -47,6 +47,9 @@ pub struct CudaArgs {
     /// The NVRTC library to use, or the folder that holds it.
     #[arg(long, value_name = "PATH")]
     pub nvrtc: Option<PathBuf>,
+    /// Keep packed weights in amk's cache folder, as many bytes as the model has, and use those that are there.
+    #[arg(long)]
+    pub keep_weights: bool,
     /// How long the device may do nothing before a launch is given up, seconds; more where a tool slows it down.
     #[arg(long, value_name = "S", value_parser = clap::value_parser!(u64).range(1..=3600))]
     pub patience: Option<u64>,
@@ -88,6 +91,14 @@ impl Plan {
     /// A sequence: a prompt, and positions in all.
     pub fn sequence(mode: Mode, prompt: usize, positions: usize) -> Plan {
         let want = Want::Sequence { prompt: prompt as u64, positions: positions as u64 };
+        Plan { mode, want, render: RenderOptions::default(), corrupt: None }
+    }
+}
+
+impl Plan {
+    /// Whatever up to that many positions.
+    pub fn anything(mode: Mode, positions: usize) -> Plan {
+        let want = Want::Anything { positions: positions as u64 };
         Plan { mode, want, render: RenderOptions::default(), corrupt: None }
     }
 }
@@ -145,6 +156,10 @@ impl CudaArgs {
             cache: &cache,
             render: plan.render,
             spills: SpillPolicy::Report,
+            keep: match self.keep_weights {
+                true => Some(cache_root().map_err(Failure::environment)?.join("packed")),
+                false => None,
+            },
             corrupt: plan.corrupt.clone(),
         };
         let bar = out.bar(0, "compiling");

@@ -7,7 +7,8 @@ use amk_schedule_ir::{Buffer, BufferId, BufferKind, DType, Program};
 use half::{bf16, f16};
 use rayon::prelude::*;
 
-use super::{Built, EngineError};
+use super::packed::Keeping;
+use super::{Built, EngineError, Keep};
 use crate::codegen::Arena;
 use crate::device::{Block, Device, Staging};
 use crate::pack::{PackError, Piece, StreamLayout};
@@ -39,6 +40,7 @@ pub(super) fn upload(
     data: &dyn Data,
     weights: &mut Block,
     (arena, shift): (&mut Block, u64),
+    keep: Option<&Keep>,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<(), EngineError> {
     let layout = Arena::new(&built.program);
@@ -50,13 +52,40 @@ pub(super) fn upload(
         }
     }
     let total = built.tables.weight_bytes;
-    pack(&built.program, &built.tables.weight_at, total, data, &mut |at, bytes| {
+    let mut put = |at: u64, bytes: &[u8]| -> Result<(), EngineError> {
         staging.write(weights, at, bytes)?;
         progress(at + bytes.len() as u64, total);
         Ok(())
-    })?;
+    };
+    let there = match keep.map(|k| k.cache.load(&k.key, total, &mut put)).transpose() {
+        Ok(there) => there == Some(true),
+        Err(EngineError::Packed(why)) => {
+            tracing::warn!("{why}");
+            false
+        }
+        Err(other) => return Err(other),
+    };
+    if !there {
+        let mut keeping = keep.and_then(|k| begin(k, total));
+        pack(&built.program, &built.tables.weight_at, total, data, &mut |at, bytes| {
+            put(at, bytes)?;
+            if let Some(Err(why)) = keeping.as_mut().map(|k| k.push(bytes)) {
+                tracing::warn!("{why}");
+                keeping = None;
+            }
+            Ok(())
+        })?;
+        if let Some(Err(why)) = keeping.map(Keeping::finish) {
+            tracing::warn!("{why}");
+        }
+    }
     device.synchronize()?;
     Ok(())
+}
+
+/// A file to keep packed weights in. One that cannot be made is no reason not to go on.
+fn begin(keep: &Keep, total: u64) -> Option<Keeping> {
+    keep.cache.begin(&keep.key, total).map_err(|why| tracing::warn!("{why}")).ok()
 }
 
 /// Packs all streams of a program in the order they lie in memory; `put(at, bytes)` gets piece after piece.

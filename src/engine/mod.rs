@@ -2,7 +2,7 @@
 //! launches of one or many steps. No allocation, copy or host wait per token.
 //!
 //! `build` turns a lowered model into an image, `open` decides which programs a run needs, `layout` lays their
-//! arenas over each other, `contents` fills buffers from a checkpoint, `line` is the host's copy of the tokens, `run`
+//! arenas over each other, `contents` fills buffers from a checkpoint, `packed` keeps packed weights on disk, `line` is the host's copy of the tokens, `run`
 //! is the engine as an executor and as a giver of logits. [`Engine`] owns the device memory and the state that
 //! lives between launches: epochs, and which program ran last.
 
@@ -11,6 +11,7 @@ mod contents;
 mod layout;
 mod line;
 mod open;
+mod packed;
 mod run;
 mod tamper;
 
@@ -34,6 +35,7 @@ pub use layout::{Memory, Overlay, overlay};
 pub use open::{
     OpenOptions, Opened, Range, Want, build_all, check_target, choose, limited_to, open, target_of,
 };
+pub use packed::{PackedCache, PackedError};
 pub use tamper::{Change, Tampered, tamper};
 
 /// Why a model could not be brought onto the device or run there.
@@ -45,6 +47,8 @@ pub enum EngineError {
     Data(#[from] DataError),
     #[error(transparent)]
     Pack(#[from] crate::pack::PackError),
+    #[error(transparent)]
+    Packed(#[from] PackedError),
     #[error(transparent)]
     Lower(#[from] crate::lower::LowerError),
     #[error(transparent)]
@@ -80,10 +84,19 @@ impl EngineError {
                 DeviceError::Hung(_) | DeviceError::NaN { .. } | DeviceError::Stalled { .. },
             ) => Fault::Answer,
             EngineError::Device(DeviceError::NotThatPart(_)) => Fault::Input,
-            EngineError::Device(_) | EngineError::Compile(_) => Fault::Environment,
+            EngineError::Device(_) | EngineError::Compile(_) | EngineError::Packed(_) => {
+                Fault::Environment
+            }
             _ => Fault::Input,
         }
     }
+}
+
+/// Where packed weights are kept, and under what name.
+#[derive(Clone, Debug)]
+pub struct Keep {
+    pub cache: PackedCache,
+    pub key: String,
 }
 
 /// A program on the device.
@@ -144,7 +157,7 @@ impl Flight {
 }
 
 impl Engine {
-    /// Uploads a model. All programs share weights, constants and cache. `say` gets what the model needs before
+    /// Uploads a model. All programs share weights, constants and cache; packed weights are kept where `keep` says. `say` gets what the model needs before
     /// anything is uploaded.
     ///
     /// # Errors
@@ -153,6 +166,7 @@ impl Engine {
         device: &Device,
         built: Vec<Built>,
         data: &dyn crate::vm::Data,
+        keep: Option<&Keep>,
         say: &mut dyn FnMut(&Memory, u64),
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Engine, EngineError> {
@@ -169,7 +183,7 @@ impl Engine {
         let mut weights = Block::zeros(device, first.tables.weight_bytes)?;
         let mut arena = Block::zeros(device, plan.bytes)?;
         let into = (&mut arena, plan.shifts[0]);
-        contents::upload(device, first, data, &mut weights, into, progress)?;
+        contents::upload(device, first, data, &mut weights, into, keep, progress)?;
         let output = first.program.buffers.iter().find(|b| b.kind == BufferKind::Output);
         let vocab = output.and_then(|b| b.shape.first().copied()).unwrap_or(0) as usize;
         let mut loaded = Vec::new();

@@ -1,10 +1,12 @@
 //! A checkpoint opened on a device: the target from the device itself unless another is asked for, and one program
 //! for each bucket of positions the run reaches, with and without prefill.
 
+use std::path::PathBuf;
+
 use amk_models::Checkpoint;
 use amk_schedule_ir::{Bucket, Target};
 
-use super::{BuildRequest, Built, Engine, EngineError, Memory, build};
+use super::{BuildRequest, Built, Engine, EngineError, Keep, Memory, PackedCache, build, packed};
 use crate::codegen::RenderOptions;
 use crate::device::{Device, DeviceError, Form, form_for};
 use crate::image::ImageCache;
@@ -29,6 +31,8 @@ pub struct OpenOptions<'a> {
     pub render: RenderOptions,
     /// What to do about register spills.
     pub spills: SpillPolicy,
+    /// The folder packed weights are kept in, if they are to be.
+    pub keep: Option<PathBuf>,
     /// A fault to plant in the text; see [`BuildRequest::corrupt`].
     pub corrupt: Option<(String, String)>,
 }
@@ -38,7 +42,9 @@ pub struct OpenOptions<'a> {
 pub enum Want {
     /// Feed prompts of up to `prompt` positions and decode up to `positions` in all.
     Sequence { prompt: u64, positions: u64 },
-    /// Launches that start at these positions, none other, with the buckets they belong to.
+    /// Anything up to that many positions: prompts in passes, and single steps from every position.
+    Anything { positions: u64 },
+    /// Launches of single steps in these buckets, none other.
     Decode(Vec<Bucket>),
 }
 
@@ -94,8 +100,10 @@ pub fn limited_to(own: &Target, other: &Target) -> Target {
 
 /// The programs a run needs, and the positions of the cache they share. `prefill` is the most positions of a step.
 pub fn choose(max_positions: u64, want: &Want, prefill: u32) -> (Vec<Range>, u64) {
-    let (prompt, positions) = match want {
-        Want::Sequence { prompt, positions } => (*prompt, (*positions).clamp(1, max_positions)),
+    let most = |positions: u64| positions.clamp(1, max_positions);
+    let (prompt, positions, steps_from) = match want {
+        Want::Sequence { prompt, positions } => (*prompt, most(*positions), u64::MAX),
+        Want::Anything { positions } => (most(*positions), most(*positions), 0),
         Want::Decode(buckets) => {
             let last = buckets.iter().map(|b| b.last + 1).max().unwrap_or(1);
             let ranges = buckets.iter().map(|&bucket| Range { bucket, tokens: 1 }).collect();
@@ -111,7 +119,7 @@ pub fn choose(max_positions: u64, want: &Want, prefill: u32) -> (Vec<Range>, u64
     let mut ranges = Vec::new();
     for bucket in &all {
         let last = bucket.last.min(capacity - 1);
-        if bucket.first < positions && last >= alone.min(positions - 1) {
+        if bucket.first < positions && last >= alone.min(positions - 1).min(steps_from) {
             ranges.push(Range { bucket: Bucket { first: bucket.first, last }, tokens: 1 });
         }
         // A step must end within the cache.
@@ -134,7 +142,7 @@ pub fn build_all(
 ) -> Result<(Vec<Built>, Vec<Lowered>), EngineError> {
     let max = shape.sizes.max_positions;
     let prefill = match &options.want {
-        Want::Sequence { prompt, .. } if *prompt > 1 => {
+        Want::Sequence { prompt: n, .. } | Want::Anything { positions: n } if *n > 1 => {
             most_tokens(shape, target, &options.knobs, 0, options.mode)
         }
         _ => 1,
@@ -207,7 +215,11 @@ pub fn open(
         expected: "at least 1".to_owned(),
     })?;
     let data = RecipeData::new(first, checkpoint)?;
-    let engine = Engine::new(device, built, &data as &dyn Data, say, progress)?;
+    let keep = options.keep.as_ref().and_then(|folder| {
+        let key = packed::key(&first.program, checkpoint)?;
+        Some(Keep { cache: PackedCache::at(folder.clone()), key })
+    });
+    let engine = Engine::new(device, built, &data as &dyn Data, keep.as_ref(), say, progress)?;
     Ok(Opened { engine, target, mode: options.mode })
 }
 
@@ -236,6 +248,13 @@ mod tests {
         let (r, capacity) = ranges(131_072, 4090, 4096, 5);
         assert_eq!(capacity, 4096);
         assert_eq!(r, [(0, 255, 5), (256, 1023, 5), (1024, 4095, 1), (1024, 4091, 5)]);
+    }
+
+    #[test]
+    fn anything_needs_single_steps_everywhere() {
+        let (r, _) = choose(512, &Want::Anything { positions: 500 }, 16);
+        let r: Vec<_> = r.iter().map(|r| (r.bucket.first, r.bucket.last, r.tokens)).collect();
+        assert_eq!(r, [(0, 255, 1), (0, 255, 16), (256, 511, 1), (256, 496, 16)]);
     }
 
     #[test]
