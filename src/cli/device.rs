@@ -182,6 +182,13 @@ impl CudaArgs {
         });
         bar.finish_and_clear();
         let mut opened = opened.map_err(|e| engine_failure(&e))?;
+        if opened.from_ptx {
+            out.note(format!(
+                "the images for {} run from their PTX, which the driver compiles for {}",
+                opened.target.sm,
+                device.facts().name
+            ));
+        }
         if let Some(seconds) = self.patience {
             opened.engine.be_patient(Duration::from_secs(seconds));
         }

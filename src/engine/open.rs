@@ -189,6 +189,8 @@ pub struct Opened {
     pub engine: Engine,
     pub target: Target,
     pub mode: Mode,
+    /// The images run from their PTX, which the driver compiles, since the device is newer than the target.
+    pub from_ptx: bool,
 }
 
 /// Opens a checkpoint on a device. `say` gets the memory needed and free before anything is uploaded.
@@ -220,7 +222,9 @@ pub fn open(
         Some(Keep { cache: PackedCache::at(folder.clone()), key })
     });
     let engine = Engine::new(device, built, &data as &dyn Data, keep.as_ref(), say, progress)?;
-    Ok(Opened { engine, target, mode: options.mode })
+    let arch = target.sm.parse::<Arch>().ok();
+    let form = arch.and_then(|a| form_for(a, device.facts().capability));
+    Ok(Opened { engine, target, mode: options.mode, from_ptx: form == Some(Form::Ptx) })
 }
 
 #[cfg(test)]
