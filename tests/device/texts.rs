@@ -67,7 +67,7 @@ fn stamps_are_a_text_of_their_own_and_compile() {
         render(&program, &target, RenderOptions::default()).unwrap(),
         render(&program, &target, with).unwrap(),
     );
-    assert!(!plain.text.contains("amk_clock(); head"), "no stamps unless asked for");
+    assert!(!plain.text.contains("TRACE_SPAN"), "no stamps unless asked for");
     let request = CompileRequest {
         source: &traced.text,
         name: "traced.cu",
@@ -77,6 +77,35 @@ fn stamps_are_a_text_of_their_own_and_compile() {
     };
     let compiled = nvrtc().compile(&request).unwrap();
     assert!(compiled.ptx.contains("%globaltimer"));
+}
+
+/// What `amk trace` and prompts run passes the lint of synchronisation, too.
+#[test]
+fn traced_and_prefill_kernels_pass_the_lint() {
+    let nvrtc = nvrtc();
+    let shape = Shape::of(&Checkpoint::embedded().unwrap());
+    let target = resolve("h200").unwrap().target;
+    let cache = ImageCache::disabled();
+    for (tokens, mode, trace) in [
+        (1, Mode::Bf16, true),
+        (1, Mode::F32, true),
+        (16, Mode::Bf16, false),
+        (5, Mode::F32, false),
+    ] {
+        let knobs = Knobs { tokens, ..Knobs::default() };
+        let bucket = Bucket { first: 0, last: 255 };
+        let low = lower(&shape, &target, &knobs, bucket, mode).unwrap();
+        let request = BuildRequest {
+            target: &target,
+            nvrtc: &nvrtc,
+            cache: &cache,
+            options: RenderOptions { trace, ..RenderOptions::default() },
+            spills: SpillPolicy::Report,
+            corrupt: None,
+        };
+        let built = build(low.program, &request).unwrap();
+        assert_eq!(built.source.text.contains("TRACE_SPAN"), trace);
+    }
 }
 
 /// The PTX of an older target carries the program's hash, and a newer device takes it; a corrupted text compiles,
