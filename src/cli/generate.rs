@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use amk::decode::decode;
 use amk::generate::{FinishReason, GenerateError, Generation, Request, generate};
-use amk::lower::Mode;
+use amk::lower::{Mode, Shape};
 use amk::pipeline::default_mode;
 use amk::scheduled::Scheduled;
 use amk::target::resolve;
@@ -105,10 +105,11 @@ impl Device {
         }
     }
 
-    /// What `auto` means on this machine.
-    pub fn choose(self, cuda: &CudaArgs) -> Device {
+    /// What `auto` means for a model on this machine.
+    pub fn choose(self, cuda: &CudaArgs, checkpoint: &Checkpoint) -> Device {
         let usable = || {
             driver_is_there()
+                && Shape::of(checkpoint).check().is_ok()
                 && amk::device::Device::open(cuda.ordinal).is_ok()
                 && cuda.compiler().is_ok()
         };
@@ -161,7 +162,7 @@ pub fn run(args: &GenerateArgs, out: &Output) -> Outcome {
     let request = Request { prompt: &prompt, max_tokens: args.max_tokens, stop: &stop, capacity };
     // Before anything is compiled for it.
     request.check(checkpoint.config().vocab_size).map_err(failure)?;
-    let device = args.device.choose(&args.cuda);
+    let device = args.device.choose(&args.cuda, &checkpoint);
     let terminal = std::io::stdout().is_terminal() && !out.json();
     let stream = args.stream || terminal && !args.no_stream;
     let mut executor = match device {

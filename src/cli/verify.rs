@@ -59,7 +59,7 @@ pub fn run(args: &VerifyArgs, out: &Output) -> Outcome {
         goldens.push(golden);
     }
     let positions = positions(&goldens);
-    let mut source: Box<dyn LogitSource> = match args.device.choose(&args.cuda) {
+    let mut source: Box<dyn LogitSource> = match args.device.choose(&args.cuda, &checkpoint) {
         Device::Cuda => {
             // The teacher-forced pass steps through every position.
             let plan = Plan::anything(Mode::from(args.compute), positions);
