@@ -160,8 +160,11 @@ pub(crate) fn render(
     // Registers hold a query and an output row slice per head of a pass: 16 values of each at most.
     let slice = (attention.head_dim / vector).div_ceil(8) * vector;
     let pass = (16 / slice).clamp(1, 8).min(attention.group_max);
-    // More loads in flight than these spill registers: float32 inputs take twice as many.
-    let loads = if plan.activation == DType::F32 || target.sm != "sm_90a" { 2 } else { 4 };
+    // Keys and values in flight: 16 registers of a lane.
+    let depth = (16 / (2 * (attention.head_dim / vector).div_ceil(8) * 4)).max(1);
+    // Loads of one lane in flight, of four elements each: as many as registers allow.
+    let (norm, plain) =
+        if plan.activation == DType::F32 || target.sm != "sm_90a" { (2, 4) } else { (4, 8) };
     let hash = program.hash();
     let hash_bytes: Vec<String> = hash.iter().map(u8::to_string).collect();
     let op_templates: Vec<String> = OP_ORDER
@@ -215,10 +218,10 @@ pub(crate) fn render(
             head_dim => attention.head_dim, heads => attention.heads,
             kv_heads => attention.kv_heads, group_max => attention.group_max,
             kv => if attention.kv == DType::F32 { "F32" } else { "BF16" },
-            vector, word, pass,
+            vector, word, pass, depth, merge_batch => 2,
         },
         tile_group => TILE_GROUP,
-        loads,
+        loads => context! { norm, plain }, held => 16,
         op_templates, variants,
         trace => options.trace,
     })?;

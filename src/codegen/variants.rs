@@ -27,8 +27,7 @@ pub(super) enum F {
     Lo,
     Hi,
     Tiles,
-    Blocks,
-    K,
+    K = 10,
     InPitch,
     OutPitch,
     InPhase,
@@ -238,11 +237,12 @@ impl Planner<'_> {
                 let (x, norm, out) =
                     (self.buffer(read(at))?, self.buffer(read(at + 1))?, self.buffer(write(0))?);
                 let call = format!(
-                    "op_norm_qkv<{embedding}, {}, {}, {}, {}>(cx, ring)",
+                    "op_norm_qkv<{embedding}, {}, {}, {}, {}, {}>(cx, ring)",
                     sync(x),
                     dtype_name(x.dtype),
                     dtype_name(norm.dtype),
-                    sync(out)
+                    sync(out),
+                    self.geometry(sm, i, op.hidden)?
                 );
                 if !embedding {
                     input = Some(x.dtype);
@@ -258,12 +258,13 @@ impl Planner<'_> {
                 let (x, norm, out) =
                     (self.buffer(read(0))?, self.buffer(read(1))?, self.buffer(write(0))?);
                 let call = format!(
-                    "op_norm_gate_up<{}, {}, {}, {}, {}>(cx, ring)",
+                    "op_norm_gate_up<{}, {}, {}, {}, {}, {}>(cx, ring)",
                     sync(x),
                     dtype_name(x.dtype),
                     dtype_name(norm.dtype),
                     sync(out),
-                    dtype_name(out.dtype)
+                    dtype_name(out.dtype),
+                    self.geometry(sm, i, op.hidden)?
                 );
                 input = Some(x.dtype);
                 r.set(F::InPitch, pitch(x))?;
@@ -276,11 +277,12 @@ impl Planner<'_> {
             Op::LinearResidual(op) => {
                 let (x, out) = (self.buffer(read(0))?, self.buffer(write(1))?);
                 let call = format!(
-                    "op_linear_residual<{}, {}, {}, {}>(cx, ring)",
+                    "op_linear_residual<{}, {}, {}, {}, {}>(cx, ring)",
                     sync(x),
                     dtype_name(x.dtype),
                     sync(out),
-                    dtype_name(out.dtype)
+                    dtype_name(out.dtype),
+                    self.geometry(sm, i, op.inner)?
                 );
                 input = Some(x.dtype);
                 r.set(F::InPitch, pitch(x))?;
@@ -296,10 +298,11 @@ impl Planner<'_> {
             Op::NormLmHead(op) => {
                 let (x, norm) = (self.buffer(read(0))?, self.buffer(read(1))?);
                 let call = format!(
-                    "op_norm_lm_head<{}, {}, {}>(cx, ring)",
+                    "op_norm_lm_head<{}, {}, {}, {}>(cx, ring)",
                     sync(x),
                     dtype_name(x.dtype),
-                    dtype_name(norm.dtype)
+                    dtype_name(norm.dtype),
+                    self.geometry(sm, i, op.hidden)?
                 );
                 input = Some(x.dtype);
                 r.set(F::InPitch, pitch(x))?;
@@ -343,6 +346,22 @@ impl Planner<'_> {
         Ok(input)
     }
 
+    /// Tiles and packed blocks of a chunk of the instruction's weights, and the blocks of a whole tile.
+    fn chunks(&self, sm: &Sm, i: &Instruction) -> Result<(u32, u32, u64), CodegenError> {
+        let run = i.run.and_then(|run| sm.stream.get(run.index()));
+        let Some(Run { source: RunSource::Weight { buffer, tiles, blocks, .. }, .. }) = run else {
+            return Err(unsupported(i.id, "a matrix product without a weight run"));
+        };
+        let total = self.program.buffer(*buffer).and_then(weight_blocks).unwrap_or(0);
+        Ok((*tiles, *blocks, total))
+    }
+
+    /// The template's `Geometry` of a product over `width` elements.
+    fn geometry(&self, sm: &Sm, i: &Instruction, width: u64) -> Result<String, CodegenError> {
+        let (_, blocks, total) = self.chunks(sm, i)?;
+        Ok(format!("Geometry<{width}, {blocks}, {total}>"))
+    }
+
     /// Fields every matrix product has: rows, input width, chunk geometry, output.
     fn linear(
         &mut self,
@@ -353,14 +372,8 @@ impl Planner<'_> {
         rows: Rows,
         eps: Option<Scalar>,
     ) -> Result<(), CodegenError> {
-        let run = i.run.and_then(|run| sm.stream.get(run.index()));
-        let Some(Run { source: RunSource::Weight { buffer, tiles, blocks, .. }, .. }) = run else {
-            return Err(unsupported(i.id, "a matrix product without a weight run"));
-        };
-        let total = self.program.buffer(*buffer).and_then(weight_blocks).unwrap_or(0);
-        r.set(F::Tiles, u64::from(*tiles))?;
-        r.set(F::Blocks, u64::from(*blocks))?;
-        r.set(F::X1, total)?;
+        let (tiles, _, _) = self.chunks(sm, i)?;
+        r.set(F::Tiles, u64::from(tiles))?;
         r.set(F::Lo, rows.lo)?;
         r.set(F::Hi, rows.hi)?;
         r.set(F::K, width)?;
