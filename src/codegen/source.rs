@@ -160,8 +160,9 @@ pub(crate) fn render(
     // Registers hold a query and an output row slice per head of a pass: 16 values of each at most.
     let slice = (attention.head_dim / vector).div_ceil(8) * vector;
     let pass = (16 / slice).clamp(1, 8).min(attention.group_max);
-    // Keys and values in flight: 16 registers of a lane.
-    let depth = (16 / (2 * (attention.head_dim / vector).div_ceil(8) * 4)).max(1);
+    // Positions in flight: two where a pass and they take few registers.
+    let few = pass * slice <= 8 && vector * 8 >= attention.head_dim;
+    let depth = if few { 2 } else { 1 };
     // Loads of one lane in flight, of four elements each: as many as registers allow.
     let (norm, plain) =
         if plan.activation == DType::F32 || target.sm != "sm_90a" { (2, 4) } else { (4, 8) };

@@ -139,6 +139,7 @@ impl Judged<'_> {
                 for &reg in loads.iter().flatten() {
                     self.kernel.writers[reg]
                         .iter()
+                        .filter(|d| self.kernel.instrs[**d].part(0) == "ld")
                         .for_each(|d| self.tagged_load(*d, values, faults));
                     out.insert(reg);
                 }

@@ -51,10 +51,23 @@ AMK_FN float amk_rsqrt_approx(float x) {
   return r;
 }
 
+// 16 bytes of shared memory for the lanes that need them, zeros for the others.
+AMK_FN u32 amk_shared_address(const void* p);
+AMK_FN Quad amk_load_shared_if(bool needed, const u8* p) {
+  Quad v;
+  asm volatile("{\n.reg .pred p;\nsetp.ne.u32 p, %5, 0;\nmov.b32 %0, 0;\nmov.b32 %1, 0;\nmov.b32 %2, 0;\nmov.b32 %3, 0;\n@p ld.shared.v4.u32 { %0, %1, %2, %3}, [%4];\n}"
+               : "=&r"(v.x), "=&r"(v.y), "=&r"(v.z), "=&r"(v.w) : "r"(amk_shared_address(p)), "r"((u32)needed));
+  return v;
+}
 AMK_FN u32 amk_shared_address(const void* p) { return (u32)__cvta_generic_to_shared(p); }
 // Read-only data that nothing writes while the kernel runs.
 AMK_FN u32 amk_load_constant(const u32* p) { return __ldg(p); }
-AMK_FN void amk_prefetch_constant(const u32* p) { asm volatile("prefetch.global.L1 [%0];" ::"l"(p)); }
+// A line of 32 words of such data, a word a lane. The load is issued where it stands.
+struct Record {
+  u32 mine;
+  AMK_FN void load(const u32* p, u32 lane) { asm volatile("ld.global.nc.u32 %0, [%1];" : "=r"(mine) : "l"(p + lane)); }
+  AMK_FN u32 word(u32 i) const { return __shfl_sync(~0u, mine, i); }
+};
 AMK_FN Quad amk_load_constant4(const void* p) {
   const uint4 v = __ldg((const uint4*)p);
   return {v.x, v.y, v.z, v.w};
@@ -63,6 +76,7 @@ AMK_FN Pair amk_load_constant2(const void* p) {
   const uint2 v = __ldg((const uint2*)p);
   return {v.x, v.y};
 }
+AMK_FN float amk_load_constant_float(const float* p) { return __ldg(p); }
 AMK_FN u16 amk_load_constant_half(const u16* p) { return __ldg(p); }
 AMK_FN u32 amk_shfl(u32 v, u32 lane) { return __shfl_sync(~0u, v, lane); }
 AMK_FN float amk_shfl_xor(float v, u32 mask) { return __shfl_xor_sync(~0u, v, mask); }
@@ -119,10 +133,10 @@ constexpr u64 CANCEL_AT = 668416ull, REPORT_AT = 668672ull, COUNTERS_AT = 667648
 constexpr u64 BEST_AT = 666368ull, TOKENS_AT = 0ull;
 constexpr u32 BEST_SLOTS = 128;
 
-// One instruction of the table, 128 bytes: one line, read through the cache.
+// One instruction of the table, 128 bytes: each warp keeps it in a register, a word a lane.
 enum Field : u32 {
   F_OP, F_FLAGS, F_WAITS, F_WAIT_COUNT, F_SIGNALS, F_SIGNAL_COUNT, F_LO, F_HI,
-  F_TILES, F_BLOCKS, F_K, F_IN_PITCH, F_OUT_PITCH, F_IN_PHASE, F_OUT_PHASE, F_CONST,
+  F_TILES, F_SPARE, F_K, F_IN_PITCH, F_OUT_PITCH, F_IN_PHASE, F_OUT_PHASE, F_CONST,
   F_A0, F_A1 = F_A0 + 2, F_A2 = F_A1 + 2, F_A3 = F_A2 + 2, F_A4 = F_A3 + 2,
   F_X0 = F_A4 + 2, F_X1, F_X2, F_X3, F_X4, F_X5
 };
@@ -309,10 +323,13 @@ AMK_FN void ring_walk(const Ring& r, const Params& p, const RunEntry* runs, cons
   Place next, oldest;       // where the next chunk goes; the oldest chunk that may be in flight
   u32 in_flight = 0;
   bool first_round = true;  // nothing has to be released yet
+  RunEntry next_run = {};
+  if (mine.run_count) next_run = runs[0];
   for (u32 step = 0; step < p.steps; ++step) {
     const u8* source = p.weights + mine.weight_at;
     for (u32 i = 0; i < mine.run_count; ++i) {
-      const RunEntry run = runs[i];
+      const RunEntry run = next_run;
+      next_run = runs[i + 1 < mine.run_count ? i + 1 : 0];  // on its way while this one is copied
       u32 tile = 0, block = 0;
       while (tile < run.tile_count) {
         const u32 tiles = run.tile_count - tile < run.tiles ? run.tile_count - tile : run.tiles;
@@ -377,13 +394,13 @@ AMK_FN void ring_produce(const Ring& r, const Params& p, const RunEntry* runs, c
 struct Context {
   const Params* p;
   u8* smem;
-  const TableHead* table;
   u32 sm, t, w, lane;
-  const u32* code;  // the instruction
+  Record record;    // the instruction
   u32 pc, step, pos;
   u32 par;        // which of the two sets of partial sums is being filled
   u32 stop = 0;
-  AMK_FN u32 field(u32 f) const { return amk_load_constant(code + f); }
+  // All lanes of the warp take part.
+  AMK_FN u32 field(u32 f) const { return record.word(f); }
   AMK_FN u64 field64(u32 f) const { return (u64)field(f) | ((u64)field(f + 1) << 32); }
   AMK_FN u8* operand(u32 f) const { return p->arena + field64(f); }
   AMK_FN u32 tag(u32 phase) const { return packet_tag(p->epoch_base, step, phase); }
@@ -396,12 +413,14 @@ template <DType D> AMK_FN u32 element_bytes() { return D == F32 ? 4 : 2; }
 
 // Four neighbouring elements of read-only data from an even element on. The arena is padded, so that
 // reading past the end of a row is safe; the caller drops what it does not need.
-template <DType D> AMK_FN void load4_constant(const u8* base, u64 at, float (&v)[4]) {
-  if (D == F32) {
-    const Pair a = amk_load_constant2(base + at * 4), b = amk_load_constant2(base + at * 4 + 8);
-    v[0] = amk_float(a.x); v[1] = amk_float(a.y); v[2] = amk_float(b.x); v[3] = amk_float(b.y);
-  } else {
-    const u32 a = amk_load_constant((const u32*)(base + at * 2)), b = amk_load_constant((const u32*)(base + at * 2 + 4));
+// `issue` starts the load, `get` gives the values.
+template <DType D> struct Constant4 {
+  u32 a, b;
+  AMK_FN void issue(const u8* base, u64 at) {
+    a = amk_load_constant((const u32*)(base + at * 2));
+    b = amk_load_constant((const u32*)(base + at * 2 + 4));
+  }
+  AMK_FN void get(float (&v)[4]) const {
     if (D == BF16) {
       v[0] = bf16_lo(a); v[1] = bf16_hi(a); v[2] = bf16_lo(b); v[3] = bf16_hi(b);
     } else {
@@ -409,7 +428,17 @@ template <DType D> AMK_FN void load4_constant(const u8* base, u64 at, float (&v)
       v[2] = f16_float((u16)b); v[3] = f16_float((u16)(b >> 16));
     }
   }
-}
+};
+template <> struct Constant4<F32> {
+  Pair a, b;
+  AMK_FN void issue(const u8* base, u64 at) {
+    a = amk_load_constant2(base + at * 4);
+    b = amk_load_constant2(base + at * 4 + 8);
+  }
+  AMK_FN void get(float (&v)[4]) const {
+    v[0] = amk_float(a.x); v[1] = amk_float(a.y); v[2] = amk_float(b.x); v[3] = amk_float(b.y);
+  }
+};
 template <DType D> AMK_FN float load_constant(const u8* base, u64 at) {
   if (D == F32) return amk_float(amk_load_constant((const u32*)base + at));
   const u16 h = amk_load_constant_half((const u16*)base + at);
@@ -485,7 +514,7 @@ template <Sync S, DType D> AMK_FN void store_activation(u8* base, u64 at, float 
 AMK_FN void counter_waits(Context& cx) {
   const u32 n = cx.field(F_WAIT_COUNT);
   if (n == 0) return;
-  const CounterOp* op = (const CounterOp*)(cx.p->tables + cx.table->wait_at) + cx.field(F_WAITS);
+  const CounterOp* op = (const CounterOp*)(cx.p->tables + ((const TableHead*)cx.p->tables)->wait_at) + cx.field(F_WAITS);
   if (cx.t == 0) {
     for (u32 i = 0; i < n; ++i) {
       const u32 want = cx.step * op[i].per_step + op[i].amount;
@@ -502,7 +531,7 @@ AMK_FN void counter_waits(Context& cx) {
 AMK_FN void counter_signals(Context& cx) {
   const u32 n = cx.field(F_SIGNAL_COUNT);
   if (n == 0) return;
-  const CounterOp* op = (const CounterOp*)(cx.p->tables + cx.table->signal_at) + cx.field(F_SIGNALS);
+  const CounterOp* op = (const CounterOp*)(cx.p->tables + ((const TableHead*)cx.p->tables)->signal_at) + cx.field(F_SIGNALS);
   amk_consumer_sync();
   if (cx.t == 0) {
     for (u32 i = 0; i < n; ++i) amk_counter_release(counter_at(*cx.p, op[i].counter), op[i].amount);
@@ -513,7 +542,8 @@ AMK_FN void counter_signals(Context& cx) {
 // stages and consumes it, so staging needs no block barrier. Weights are the B operand in packed
 // blocks of 8 rows x 32 K: lane L owns 16 bytes, row L/4, the 8 values from K 8*(L%4) on, and the
 // activation fragment is the same 8 values of the staged row.
-constexpr u32 LOADS = 2;  // input loads in flight per lane
+// Input loads in flight per lane: with norm weights beside them, and without.
+constexpr u32 NORM_LOADS = 2, PLAIN_LOADS = 4;
 
 AMK_FN float* partial_sums(const Context& cx) {
   return (float*)(cx.smem + PARTIAL_AT) + cx.par * (TILE_GROUP * 8 * TOKENS * NW);
@@ -521,6 +551,23 @@ AMK_FN float* partial_sums(const Context& cx) {
 AMK_FN float* square_sums(const Context& cx) {
   return (float*)(cx.smem + CONTROL_AT + 64) + cx.par * (TOKENS * NW);
 }
+
+// What is fixed about a product: elements of an input row, packed blocks of a chunk and of a whole tile.
+// Block b of a tile is term b / K_BLOCKS of K block b % K_BLOCKS.
+template <u32 WIDTH_, u32 CHUNK_, u32 TOTAL_> struct Geometry {
+  static constexpr u32 WIDTH = WIDTH_, CHUNK = CHUNK_, TOTAL = TOTAL_;
+  static constexpr u32 K_BLOCKS = (WIDTH + 31) / 32;
+  // Whole words everywhere: no element past the row's end is ever staged.
+  static constexpr bool EXACT = WIDTH % 32 == 0;
+  // Every chunk holds the same number of K blocks, and its first block is warp 0's.
+  static constexpr bool EVEN = TOTAL == K_BLOCKS && TOTAL % CHUNK == 0 && (CHUNK % NW == 0 || CHUNK == TOTAL);
+  // Input loads of a lane that stages most, in equal batches.
+  static constexpr u32 LOADS = ((K_BLOCKS + NW - 1) / NW + 3) / 4;
+  // Input fragments of a warp that stay in registers from tile to tile; 0: too many, they are read again.
+  static constexpr u32 EACH = (K_BLOCKS + NW - 1) / NW;
+  static constexpr u32 HELD = EVEN && TOKENS * TERMS <= 8 && EACH <= 16 ? EACH : 0;
+  AMK_FN static constexpr u32 batch(u32 most) { return (LOADS + (LOADS + most - 1) / most - 1) / ((LOADS + most - 1) / most); }
+};
 
 // Four values of token `m` at K position `k` go to the staged rows as bf16 terms.
 AMK_FN void stage4(const Context& cx, u32 m, u32 k, float (&v)[4]) {
@@ -537,95 +584,107 @@ AMK_UNROLL
   }
 }
 
-// Stages the input of a matrix product. `sums` keeps the warp's share of the sum of squares.
-template <Sync S, DType D, bool NORM, DType ND>
-AMK_FN void stage_input(Context& cx, const u8* input, u32 pitch, const u8* norm, u32 width, u32 tag) {
-  const u32 blocks = (width + 31) / 32;
-  const u32 own = cx.w < blocks ? (blocks - cx.w + NW - 1) / NW : 0;  // K blocks of this warp
-  const u32 loads = (own + 3) / 4;
+// Load `i` of a lane: four K blocks of the warp side by side, four elements a lane.
+AMK_FN u32 load_block(const Context& cx, u32 i) { return cx.w + NW * (i * 4 + (cx.lane >> 3)); }
+AMK_FN u32 load_column(const Context& cx, u32 i) { return load_block(cx, i) * 32 + (cx.lane & 7) * 4; }
+template <class G> AMK_FN bool load_staged(const Context& cx, u32 i) {
+  return G::K_BLOCKS % (NW * 4) == 0 ? i < G::LOADS : load_block(cx, i) < G::K_BLOCKS;
+}
+template <class G> AMK_FN bool load_inside(const Context& cx, u32 i) {
+  return load_staged<G>(cx, i) && (G::EXACT || load_column(cx, i) < G::WIDTH);
+}
+// Elements of load `i` that the row still has, four at most where that matters.
+template <class G> AMK_FN u32 load_left(const Context& cx, u32 i) { return G::EXACT ? 4 : G::WIDTH - load_column(cx, i); }
+
+// The warp's share of the sum of squares of token `m`.
+AMK_FN void keep_squares(const Context& cx, u32 m, float squares) {
+AMK_UNROLL
+  for (u32 o = 16; o; o >>= 1) squares += amk_shfl_xor(squares, o);
+  if (cx.lane == 0) square_sums(cx)[m * NW + cx.w] = squares;
+}
+
+// Stages one batch of loads: `in` and `weight` have arrived.
+template <class G, bool NORM, u32 N, class In, class Weight>
+AMK_FN void stage_batch(const Context& cx, u32 m, u32 first, const In (&in)[N], const Weight (&weight)[N], float& squares) {
+AMK_UNROLL
+  for (u32 i = 0; i < N; ++i)
+    if (load_staged<G>(cx, first + i)) {
+      float v[4] = {0.f, 0.f, 0.f, 0.f}, g[4] = {0.f, 0.f, 0.f, 0.f};
+      if (load_inside<G>(cx, first + i)) {
+        in[i].get(v);
+        if (NORM) weight[i].get(g);
+      }
+AMK_UNROLL
+      for (u32 e = 0; e < 4; ++e) {
+        if (e >= load_left<G>(cx, first + i)) v[e] = g[e] = 0.f;
+        if (NORM) { squares += v[e] * v[e]; v[e] *= g[e]; }
+      }
+      stage4(cx, m, load_column(cx, first + i), v);
+    }
+}
+
+// Stages the input of a matrix product; norm weights are fetched before the wait.
+template <class G, Sync S, DType D, bool NORM, DType ND>
+AMK_FN void stage_input(Context& cx, const u8* input, u32 pitch, const u8* norm, u32 tag) {
+  constexpr u32 N = G::batch(NORM ? NORM_LOADS : PLAIN_LOADS);
 AMK_NO_UNROLL
   for (u32 m = 0; m < TOKENS; ++m) {
     const u8* row = input + (u64)m * pitch * (S == PACKET ? (D == BF16 ? 4 : 8) : element_bytes<D>());
     float squares = 0.f;
 AMK_NO_UNROLL
-    for (u32 first = 0; first < loads; first += LOADS) {
-      Input4<S, D> in[LOADS];
+    for (u32 first = 0; first < G::LOADS; first += N) {
+      Input4<S, D> in[N];
+      Constant4<ND> weight[N];
+      if (NORM) {
+AMK_UNROLL
+        for (u32 i = 0; i < N; ++i)
+          if (load_inside<G>(cx, first + i)) weight[i].issue(norm, load_column(cx, first + i));
+      }
       Spin spin;
       for (;;) {
         bool all = true;
         u32 seen = tag;
 AMK_UNROLL
-        for (u32 i = 0; i < LOADS; ++i) {
-          const u32 j = (first + i) * 4 + (cx.lane >> 3);
-          const u32 k = (cx.w + NW * j) * 32 + (cx.lane & 7) * 4;
-          if (first + i < loads && j < own && k < width) in[i].issue(row, k);
-        }
+        for (u32 i = 0; i < N; ++i)
+          if (load_inside<G>(cx, first + i)) in[i].issue(row, load_column(cx, first + i));
 AMK_UNROLL
-        for (u32 i = 0; i < LOADS; ++i) {
-          const u32 j = (first + i) * 4 + (cx.lane >> 3);
-          const u32 k = (cx.w + NW * j) * 32 + (cx.lane & 7) * 4;
-          if (first + i < loads && j < own && k < width && !in[i].ready(tag, width - k)) { all = false; seen = in[i].seen(); }
-        }
+        for (u32 i = 0; i < N; ++i)
+          if (load_inside<G>(cx, first + i) && !in[i].ready(tag, load_left<G>(cx, first + i))) { all = false; seen = in[i].seen(); }
         if (all || spin.give_up(*cx.p, cx.sm, cx.pc, cx.step, EDGE_PACKET, tag, seen)) break;
       }
-AMK_UNROLL
-      for (u32 i = 0; i < LOADS; ++i) {
-        const u32 j = (first + i) * 4 + (cx.lane >> 3);
-        const u32 k = (cx.w + NW * j) * 32 + (cx.lane & 7) * 4;
-        if (first + i < loads && j < own) {
-          float v[4] = {0.f, 0.f, 0.f, 0.f};
-          if (k < width) in[i].get(v);
-AMK_UNROLL
-          for (u32 e = 1; e < 4; ++e) if (k + e >= width) v[e] = 0.f;
-          if (NORM) {
-            float g[4] = {0.f, 0.f, 0.f, 0.f};
-            if (k < width) load4_constant<ND>(norm, k, g);
-AMK_UNROLL
-            for (u32 e = 0; e < 4; ++e) { squares += v[e] * v[e]; v[e] = k + e < width ? v[e] * g[e] : 0.f; }
-          }
-          stage4(cx, m, k, v);
-        }
-      }
+      stage_batch<G, NORM, N>(cx, m, first, in, weight, squares);
     }
-    if (NORM) {
-AMK_UNROLL
-      for (u32 o = 16; o; o >>= 1) squares += amk_shfl_xor(squares, o);
-      if (cx.lane == 0) square_sums(cx)[m * NW + cx.w] = squares;
-    }
+    if (NORM) keep_squares(cx, m, squares);
   }
   amk_warp_sync();
+  TRACE_STAMP(cx, 1);
 }
 
 // The same from rows of the embedding table, which nothing has to be waited for.
-template <DType D, DType ND>
-AMK_FN void stage_embedding(Context& cx, const u8* table, const u8* norm, u32 width) {
-  const u32 blocks = (width + 31) / 32;
+template <class G, DType D, DType ND>
+AMK_FN void stage_embedding(Context& cx, const u8* table, const u8* norm) {
   const u32* tokens = (const u32*)(cx.p->arena + TOKENS_AT);
+  constexpr u32 N = G::batch(2);
 AMK_NO_UNROLL
   for (u32 m = 0; m < TOKENS; ++m) {
-    const u64 row = (u64)tokens[cx.pos + m] * width;
+    const u64 row = (u64)tokens[cx.pos + m] * G::WIDTH;
     float squares = 0.f;
 AMK_NO_UNROLL
-    for (u32 b = cx.w + NW * (cx.lane >> 3); b < blocks; b += NW * 4) {
-      const u32 k = b * 32 + (cx.lane & 7) * 4;
-      float v[4] = {0.f, 0.f, 0.f, 0.f}, g[4] = {0.f, 0.f, 0.f, 0.f};
-      if (k < width) {
-        load4_constant<D>(table, row + k, v);
-        load4_constant<ND>(norm, k, g);
-      }
+    for (u32 first = 0; first < G::LOADS; first += N) {
+      Constant4<D> in[N];
+      Constant4<ND> weight[N];
 AMK_UNROLL
-      for (u32 e = 0; e < 4; ++e) {
-        if (k + e >= width) v[e] = g[e] = 0.f;
-        squares += v[e] * v[e];
-        v[e] *= g[e];
-      }
-      stage4(cx, m, k, v);
+      for (u32 i = 0; i < N; ++i)
+        if (load_inside<G>(cx, first + i)) {
+          in[i].issue(table, row + load_column(cx, first + i));
+          weight[i].issue(norm, load_column(cx, first + i));
+        }
+      stage_batch<G, true, N>(cx, m, first, in, weight, squares);
     }
-AMK_UNROLL
-    for (u32 o = 16; o; o >>= 1) squares += amk_shfl_xor(squares, o);
-    if (cx.lane == 0) square_sums(cx)[m * NW + cx.w] = squares;
+    keep_squares(cx, m, squares);
   }
   amk_warp_sync();
+  TRACE_STAMP(cx, 1);
 }
 
 // Sums of a tile while it is being multiplied. Four sets keep dependent products apart.
@@ -633,56 +692,94 @@ struct TileSums {
   float c[4][4] = {};
 };
 
-// One K block: two products of 16 K each. Rows of the A operand past the last staged row repeat row 0:
-// what they give lands in rows of the result nobody reads.
-AMK_FN void block_product(const u8* weights, const u8* input, u32 half, float (&c0)[4], float (&c1)[4]) {
-  constexpr u32 ROWS = TOKENS * TERMS;
-  const Quad b = amk_load_shared(weights), a = amk_load_shared(input);
-  Quad h = {0, 0, 0, 0};
-  if (ROWS > 8) h = amk_load_shared(input + half);
-  amk_mma(c0, a.x, h.x, a.y, h.y, b.x, b.y);
-  amk_mma(c1, a.z, h.z, a.w, h.w, b.z, b.w);
+// This lane's part of the staged rows: the row of its A fragment, at K block 0.
+AMK_FN const u8* staged_fragment(const Context& cx) {
+  const u32 row = cx.lane >> 2;
+  return cx.smem + INPUT_AT + (row < TOKENS * TERMS ? row : 0) * INPUT_STRIDE + (cx.lane & 3) * 16;
 }
+// The A fragment of a K block. Rows past the last staged row hold anything: what they give lands in rows of
+// the result nobody reads.
+AMK_FN Quad load_fragment(const Context& cx, const u8* input) {
+  constexpr u32 ROWS = TOKENS * TERMS;
+  return ROWS < 8 ? amk_load_shared_if(cx.lane < 4 * ROWS, input) : amk_load_shared(input);
+}
+
+// One K block: two products of 16 K each. `high` is the fragment of rows 8 to 15.
+AMK_FN void block_product(const Quad& b, const Quad& a, const Quad& high, float (&c0)[4], float (&c1)[4]) {
+  amk_mma(c0, a.x, high.x, a.y, high.y, b.x, b.y);
+  amk_mma(c1, a.z, high.z, a.w, high.w, b.z, b.w);
+}
+AMK_FN void block_product(const Context& cx, const u8* weights, const u8* input, float (&c0)[4], float (&c1)[4]) {
+  constexpr u32 ROWS = TOKENS * TERMS;
+  const Quad b = amk_load_shared(weights), a = load_fragment(cx, input);
+  Quad high = {0, 0, 0, 0};
+  if (ROWS > 8) high = amk_load_shared(input + ((cx.lane >> 2) + 8 < ROWS ? 8 * INPUT_STRIDE : 0));
+  block_product(b, a, high, c0, c1);
+}
+
+// Fragments that stay in registers while an instruction runs.
+template <class G> struct Fragments {
+  Quad a[G::HELD ? G::HELD : 1];
+  AMK_FN void load(const Context& cx) {
+    const u8* input = staged_fragment(cx) + cx.w * 64;
+AMK_UNROLL
+    for (u32 i = 0; i < G::HELD; ++i)
+      if (NW * (i + 1) <= G::K_BLOCKS || cx.w + NW * i < G::K_BLOCKS) a[i] = load_fragment(cx, input + i * (NW * 64));
+  }
+};
 
 // Adds this warp's share of K blocks [lo, hi) of one bf16 term of a tile. `at` is the packed block of
 // K block `lo`.
 AMK_FN void term_product(const Context& cx, const u8* at, u32 lo, u32 hi, TileSums& sums) {
-  constexpr u32 ROWS = TOKENS * TERMS;
-  const u32 row = cx.lane >> 2;
-  const u32 used = row < ROWS ? row : 0;
-  const u32 half = row + 8 < ROWS ? 8 * INPUT_STRIDE : 0;  // distance to the row of the second half
-  const u8* input = cx.smem + INPUT_AT + used * INPUT_STRIDE + (cx.lane & 3) * 16;
-  const u8* weights = at + cx.lane * 16;
   u32 kb = lo + (cx.w + NW - lo % NW) % NW;  // first K block that belongs to this warp
-  weights += (kb - lo) * 512;
-  input += kb * 64;
-AMK_NO_UNROLL
-  for (; kb + 3 * NW < hi; kb += 4 * NW) {
-AMK_UNROLL
-    for (u32 j = 0; j < 4; ++j)
-      block_product(weights + j * (NW * 512), input + j * (NW * 64), half, sums.c[j % 2 * 2], sums.c[j % 2 * 2 + 1]);
-    weights += 4 * NW * 512;
-    input += 4 * NW * 64;
-  }
+  const u8* weights = at + cx.lane * 16 + (kb - lo) * 512;
+  const u8* input = staged_fragment(cx) + kb * 64;
 AMK_NO_UNROLL
   for (; kb < hi; kb += NW) {
-    block_product(weights, input, half, sums.c[0], sums.c[1]);
+    block_product(cx, weights, input, sums.c[0], sums.c[1]);
     weights += NW * 512;
     input += NW * 64;
   }
 }
 
-// Adds packed blocks [lo, hi) of one tile of the chunk in the ring. Block b is term b / k_blocks of K block
-// b % k_blocks.
-AMK_FN void tile_product(const Context& cx, const u8* at, u32 lo, u32 hi, u32 total, u32 k_blocks, TileSums& sums) {
-  if (total == k_blocks) {
-    term_product(cx, at, lo, hi, sums);
-    return;
-  }
+// Adds blocks [lo, lo + CHUNK) of one tile, or what is left of it, from the chunk at `at`.
+template <class G> AMK_FN void tile_product(const Context& cx, const u8* at, u32 lo, const Fragments<G>& held, TileSums& sums) {
+  constexpr u32 EACH = G::CHUNK / NW, REST = G::CHUNK % NW;
+  const u8* weights = at + cx.lane * 16 + cx.w * 512;
+  if constexpr (G::HELD != 0) {
+    // `lo` is known here: the caller's loop is unrolled.
+AMK_UNROLL
+    for (u32 j = 0; j < EACH; ++j)
+      block_product(amk_load_shared(weights + j * (NW * 512)), held.a[lo / NW + j], Quad{0, 0, 0, 0}, sums.c[j % 2 * 2], sums.c[j % 2 * 2 + 1]);
+    if (REST && cx.w < REST)
+      block_product(amk_load_shared(weights + EACH * (NW * 512)), held.a[G::HELD - 1], Quad{0, 0, 0, 0}, sums.c[2], sums.c[3]);
+  } else if constexpr (G::EVEN) {
+    const u8* input = staged_fragment(cx) + (lo + cx.w) * 64;
+    constexpr u32 UNROLLED = EACH < 8 ? EACH : 8;
+    if constexpr (UNROLLED != 0) {
 AMK_NO_UNROLL
-  for (u32 first = 0; first < total; first += k_blocks) {
-    const u32 from = lo > first ? lo : first, to = hi < first + k_blocks ? hi : first + k_blocks;
-    if (from < to) term_product(cx, at + (from - lo) * 512, from - first, to - first, sums);
+      for (u32 first = 0; first + UNROLLED <= EACH; first += UNROLLED) {
+AMK_UNROLL
+        for (u32 j = 0; j < UNROLLED; ++j)
+          block_product(cx, weights + j * (NW * 512), input + j * (NW * 64), sums.c[j % 2 * 2], sums.c[j % 2 * 2 + 1]);
+        weights += UNROLLED * NW * 512;
+        input += UNROLLED * NW * 64;
+      }
+AMK_NO_UNROLL
+      for (u32 j = 0; j < EACH % UNROLLED; ++j) {
+        block_product(cx, weights, input, sums.c[0], sums.c[1]);
+        weights += NW * 512;
+        input += NW * 64;
+      }
+    }
+    if (REST && cx.w < REST) block_product(cx, weights, input, sums.c[2], sums.c[3]);
+  } else {
+    const u32 hi = lo + G::CHUNK < G::TOTAL ? lo + G::CHUNK : G::TOTAL;
+AMK_NO_UNROLL
+    for (u32 first = 0; first < G::TOTAL; first += G::K_BLOCKS) {
+      const u32 from = lo > first ? lo : first, to = hi < first + G::K_BLOCKS ? hi : first + G::K_BLOCKS;
+      if (from < to) term_product(cx, at + (from - lo) * 512, from - first, to - first, sums);
+    }
   }
 }
 
@@ -695,8 +792,8 @@ AMK_UNROLL
   const u32 row = cx.lane >> 2;
   const float lo[2] = {sum[0], sum[1]}, hi[2] = {sum[2], sum[3]};
   if (TERMS == 1) {
-    if (row < TOKENS) { to[row * (8 * NW)] = lo[0]; to[row * (8 * NW) + 1] = lo[1]; }
-    if (row + 8 < TOKENS) { to[(row + 8) * (8 * NW)] = hi[0]; to[(row + 8) * (8 * NW) + 1] = hi[1]; }
+    if (row < TOKENS) *(Pair*)(to + row * (8 * NW)) = {amk_bits(lo[0]), amk_bits(lo[1])};
+    if (row + 8 < TOKENS) *(Pair*)(to + (row + 8) * (8 * NW)) = {amk_bits(hi[0]), amk_bits(hi[1])};
   } else {
     // Row r of the product is term r % 3 of token r / 3; a token's rows sit 4 lanes apart.
 AMK_UNROLL
@@ -717,28 +814,35 @@ AMK_UNROLL
 
 // Runs the products of one instruction: tiles in groups, and after each group one block barrier and
 // `finish(first_tile, tiles)`, which may read the group's sums through `tile_sum`.
-template <class Finish>
-AMK_FN void linear_tiles(Context& cx, Ring& ring, u32 tile_count, u32 width, u32 total_blocks, Finish finish) {
-  const u32 per_chunk = cx.field(F_TILES), blocks = cx.field(F_BLOCKS), k_blocks = (width + 31) / 32;
+template <class G, class Finish>
+AMK_FN void linear_tiles(Context& cx, Ring& ring, u32 tile_count, Finish finish) {
+  const u32 per_chunk = G::CHUNK == G::TOTAL ? cx.field(F_TILES) : 1;
+  Fragments<G> held;
+  held.load(cx);
   u32 in_chunk = 0;  // next tile within the chunk, when a chunk holds several
+  auto chunk = [&](u32 lo, bool last, TileSums& sums) {
+    if (in_chunk == 0) ring_wait(ring);
+    tile_product<G>(cx, cx.smem + RING_AT + ring.slot * SLOT_BYTES + in_chunk * (G::TOTAL * 512), lo, held, sums);
+    if (per_chunk == 1 || in_chunk + 1 == per_chunk || last) {
+      ring_release(ring, cx.lane);
+      in_chunk = 0;
+    } else {
+      ++in_chunk;
+    }
+  };
 AMK_NO_UNROLL
   for (u32 first = 0; first < tile_count; first += TILE_GROUP) {
     const u32 count = tile_count - first < TILE_GROUP ? tile_count - first : TILE_GROUP;
 AMK_NO_UNROLL
     for (u32 i = 0; i < count; ++i) {
       TileSums sums;
+      const bool last = first + i + 1 == tile_count;
+      if constexpr (G::HELD != 0) {
+AMK_UNROLL
+        for (u32 lo = 0; lo < G::TOTAL; lo += G::CHUNK) chunk(lo, last, sums);
+      } else {
 AMK_NO_UNROLL
-      for (u32 lo = 0; lo < total_blocks; lo += blocks) {
-        const u32 hi = lo + blocks < total_blocks ? lo + blocks : total_blocks;
-        if (in_chunk == 0) ring_wait(ring);
-        const u8* at = cx.smem + RING_AT + (u64)ring.slot * SLOT_BYTES + (u64)in_chunk * total_blocks * 512;
-        tile_product(cx, at, lo, hi, total_blocks, k_blocks, sums);
-        if (per_chunk == 1 || in_chunk + 1 == per_chunk || first + i + 1 == tile_count) {
-          ring_release(ring, cx.lane);
-          in_chunk = 0;
-        } else {
-          ++in_chunk;
-        }
+        for (u32 lo = 0; lo < G::TOTAL; lo += G::CHUNK) chunk(lo, last, sums);
       }
       store_partial(cx, i, sums);
     }
@@ -789,20 +893,20 @@ AMK_FN void op_embed(Context& cx) {
   }
 }
 // ---- norm_qkv -----------------------------------------------------------------------------------
-template <bool EMBEDDING, Sync S, DType D, DType ND, Sync OS>
+template <bool EMBEDDING, Sync S, DType D, DType ND, Sync OS, class G>
 AMK_FN void op_norm_qkv(Context& cx, Ring& ring) {
-  const u32 width = cx.field(F_K), lo = cx.field(F_LO), hi = cx.field(F_HI);
+  const u32 lo = cx.field(F_LO), hi = cx.field(F_HI);
   const u8* norm = cx.operand(F_A1);
-  if constexpr (EMBEDDING) stage_embedding<D, ND>(cx, cx.operand(F_A0), norm, width);
-  else stage_input<S, D, true, ND>(cx, cx.operand(F_A0), cx.field(F_IN_PITCH), norm, width, cx.tag(cx.field(F_IN_PHASE)));
+  if constexpr (EMBEDDING) stage_embedding<G, D, ND>(cx, cx.operand(F_A0), norm);
+  else stage_input<G, S, D, true, ND>(cx, cx.operand(F_A0), cx.field(F_IN_PITCH), norm, cx.tag(cx.field(F_IN_PHASE)));
   u8* out = cx.operand(F_A2);
   const u32 pitch = cx.field(F_OUT_PITCH), tag = cx.tag(cx.field(F_OUT_PHASE));
   const float eps = amk_float(cx.field(F_CONST));
   float scale[TOKENS];
-  linear_tiles(cx, ring, (hi - lo + 7) / 8, width, cx.field(F_X1), [&](u32 first, u32 count) {
+  linear_tiles<G>(cx, ring, (hi - lo + 7) / 8, [&](u32 first, u32 count) {
     if (first == 0) {
 AMK_UNROLL
-      for (u32 m = 0; m < TOKENS; ++m) scale[m] = inverse_rms(cx, m, width, eps);
+      for (u32 m = 0; m < TOKENS; ++m) scale[m] = inverse_rms(cx, m, G::WIDTH, eps);
     }
     visit_outputs<8>(cx, count, [&](u32 tile, u32 m, u32 column, bool valid) {
       const u32 row = lo + (first + tile) * 8 + column;
@@ -826,6 +930,7 @@ constexpr u32 VE = 8;              // elements per load
 constexpr u32 VECTORS = HD / VE;
 constexpr u32 NV = (VECTORS + 7) / 8;              // loads per lane and row
 constexpr u32 PASS = 1;              // query heads handled at once
+constexpr u32 DEPTH = 2;              // positions a lane has in flight
 constexpr u32 GROUP_MAX = 1;         // most query heads of one unit
 typedef Quad KvWord;                    // one load
 constexpr bool KV_F32 = false;
@@ -841,25 +946,51 @@ AMK_FN void kv_store(u8* row, u32 d, float v) {
   else ((u16*)row)[d] = (u16)bf16_pack(v, 0.f);
 }
 
-// Copies `count` float32 activations per token to shared memory, waiting for their packets. Takes part: all consumers.
+// Copies the unit's queries, and with them the step's keys and values where it needs these, to shared
+// memory: every load of a pass is issued before any is checked. Takes part: all consumers.
 template <Sync S>
-AMK_FN void attention_fetch(Context& cx, const u8* from, u32 pitch, u32 column, u32 count, float* to, u32 to_pitch, u32 tag) {
-  for (u32 i = cx.t * 2; i < count * TOKENS; i += NW * 64) {
-    const u32 m = i / count, d = i % count;
-    const u64 at = (u64)m * pitch + column + d;
-    if (S == PACKET) {
-      u64 a, b;
-      Spin spin;
-      for (;;) {
-        amk_packet_load2((const u64*)from + at, a, b);
-        if (((u32)(a >> 32) == tag && (u32)(b >> 32) == tag) ||
-            spin.give_up(*cx.p, cx.sm, cx.pc, cx.step, EDGE_PACKET, tag, (u32)(a >> 32))) break;
+AMK_FN void attention_fetch(Context& cx, const u8* from, u32 pitch, u32 q_lo, u32 heads, u32 kv_head, bool now, float* q, float* k, float* v, u32 tag) {
+  constexpr u32 BATCH = 2;
+  const u32 wide = heads * HD, total = wide + (now ? 2 * HD : 0);
+  // Column of element `d` of a token, and where it goes.
+  auto column = [&](u32 d) {
+    return d < wide ? q_lo * HD + d : d < wide + HD ? (HEADS + kv_head) * HD + d - wide : (HEADS + KV_HEADS + kv_head) * HD + d - wide - HD;
+  };
+  auto place = [&](u32 m, u32 d) {
+    return d < wide ? q + m * wide + d : d < wide + HD ? k + m * HD + d - wide : v + m * HD + d - wide - HD;
+  };
+AMK_NO_UNROLL
+  for (u32 first = cx.t * 2; first < total * TOKENS; first += NW * 64 * BATCH) {
+    u64 a[BATCH], b[BATCH];
+    Spin spin;
+    for (;;) {
+      bool all = true;
+      u32 seen = tag;
+AMK_UNROLL
+      for (u32 x = 0; x < BATCH; ++x) {
+        const u32 i = first + x * NW * 64, m = TOKENS == 1 ? 0 : i / total;
+        const u64 at = (u64)m * pitch + column(i - m * total);
+        if (i < total * TOKENS) {
+          if (S == PACKET) amk_packet_load2((const u64*)from + at, a[x], b[x]);
+          else { a[x] = ((const u32*)from)[at]; b[x] = ((const u32*)from)[at + 1]; }
+        }
       }
-      to[m * to_pitch + d] = amk_float((u32)a);
-      to[m * to_pitch + d + 1] = amk_float((u32)b);
-    } else {
-      to[m * to_pitch + d] = ((const float*)from)[at];
-      to[m * to_pitch + d + 1] = ((const float*)from)[at + 1];
+AMK_UNROLL
+      for (u32 x = 0; x < BATCH; ++x)
+        if (S == PACKET && first + x * NW * 64 < total * TOKENS && ((u32)(a[x] >> 32) != tag || (u32)(b[x] >> 32) != tag)) {
+          all = false;
+          seen = (u32)(a[x] >> 32);
+        }
+      if (all || spin.give_up(*cx.p, cx.sm, cx.pc, cx.step, EDGE_PACKET, tag, seen)) break;
+    }
+AMK_UNROLL
+    for (u32 x = 0; x < BATCH; ++x) {
+      const u32 i = first + x * NW * 64, m = TOKENS == 1 ? 0 : i / total;
+      if (i < total * TOKENS) {
+        float* to = place(m, i - m * total);
+        to[0] = amk_float((u32)a[x]);
+        to[1] = amk_float((u32)b[x]);
+      }
     }
   }
 }
@@ -870,6 +1001,58 @@ AMK_FN float rotated(const float* x, const float* rope, u32 d) {
   const u32 f = d < HALF ? d : d - HALF;
   const float c = rope[f], s = rope[HALF + f];
   return d < HALF ? x[d] * c - x[d + HALF] * s : x[d] * c + x[d - HALF] * s;
+}
+
+// This lane's elements of a row in shared memory, as it is or rotated; zero past the head.
+AMK_FN u32 lane_element(u32 c, u32 i) { return (i / VE * 8 + c) * VE + i % VE; }
+AMK_FN void lane_row(const float* x, u32 c, float (&v)[NV * VE]) {
+AMK_UNROLL
+  for (u32 j = 0; j < NV; ++j) {
+    const u32 d = (j * 8 + c) * VE;
+    if (VE % 4 == 0) {
+AMK_UNROLL
+      for (u32 i = 0; i < VE; i += 4) {
+        Quad a = {0, 0, 0, 0};
+        if (d < HD) a = amk_load_shared((const u8*)(x + d + i));
+        v[j * VE + i] = amk_float(a.x); v[j * VE + (i + 1) % VE] = amk_float(a.y);
+        v[j * VE + (i + 2) % VE] = amk_float(a.z); v[j * VE + (i + 3) % VE] = amk_float(a.w);
+      }
+    } else {
+AMK_UNROLL
+      for (u32 i = 0; i < VE; ++i) v[j * VE + i] = d < HD ? x[d + i] : 0.f;
+    }
+  }
+}
+AMK_FN void lane_rotated(const float* x, const float* rope, u32 c, float (&v)[NV * VE]) {
+  constexpr u32 HALF = HD / 2;
+  if constexpr (VE % 4 == 0 && HALF % VE == 0) {
+AMK_UNROLL
+    for (u32 j = 0; j < NV; ++j) {
+      const u32 d = (j * 8 + c) * VE, f = d < HALF ? d : d - HALF, pair = d < HALF ? d + HALF : d - HALF;
+AMK_UNROLL
+      for (u32 i = 0; i < VE; i += 4) {
+        Quad a = {0, 0, 0, 0}, b = a, cs = a, sn = a;
+        if (d < HD) {
+          a = amk_load_shared((const u8*)(x + d + i));
+          b = amk_load_shared((const u8*)(x + pair + i));
+          cs = amk_load_shared((const u8*)(rope + f + i));
+          sn = amk_load_shared((const u8*)(rope + HALF + f + i));
+        }
+        const u32 xa[4] = {a.x, a.y, a.z, a.w}, xb[4] = {b.x, b.y, b.z, b.w}, xc[4] = {cs.x, cs.y, cs.z, cs.w}, xs[4] = {sn.x, sn.y, sn.z, sn.w};
+AMK_UNROLL
+        for (u32 e = 0; e < 4; ++e) {
+          const float s = d < HALF ? -amk_float(xs[e]) : amk_float(xs[e]);
+          v[j * VE + i + e] = amk_float(xa[e]) * amk_float(xc[e]) + amk_float(xb[e]) * s;
+        }
+      }
+    }
+  } else {
+AMK_UNROLL
+    for (u32 i = 0; i < NV * VE; ++i) {
+      const u32 d = lane_element(c, i);
+      v[i] = d < HD ? rotated(x, rope, d) : 0.f;
+    }
+  }
 }
 
 struct Softmax {
@@ -896,7 +1079,7 @@ AMK_UNROLL
 
 template <Sync S, Sync OS, DType OD, bool SPLIT>
 AMK_FN void op_attention(Context& cx) {
-  const u32 flags = cx.field(F_FLAGS), q_lo = cx.field(F_LO), heads = cx.field(F_HI) - q_lo;
+  const u32 flags = cx.field(F_FLAGS), q_lo = cx.field(F_LO), heads = GROUP_MAX == 1 ? 1 : cx.field(F_HI) - q_lo;
   const u32 kv_head = cx.field(F_X0), split = cx.field(F_X1), splits = cx.field(F_X2), capacity = cx.field(F_X3);
   const bool last = flags & FLAG_LAST;
   const u32 pitch = cx.field(F_IN_PITCH), tag = cx.tag(cx.field(F_IN_PHASE)), out_tag = cx.tag(cx.field(F_OUT_PHASE));
@@ -917,32 +1100,29 @@ AMK_FN void op_attention(Context& cx) {
   const u32 group = cx.lane >> 3, c = cx.lane & 7;
 
   // Past keys and values are old: their first loads go out before the wait.
-  KvWord kw[NV], vw[NV];
-  auto prefetch = [&](u32 position) {
+  KvWord kw[DEPTH][NV], vw[DEPTH][NV];
+  auto prefetch = [&](u32 x, u32 position) {
     if (position < to) {
 AMK_UNROLL
       for (u32 j = 0; j < NV; ++j)
-        if (j * 8 + c < VECTORS) {
-          const u64 at = ((u64)position * HD + (j * 8 + c) * VE) * KV_BYTES;
-          kw[j] = kv_load(keys + at);
-          vw[j] = kv_load(values + at);
+        if (VECTORS % 8 == 0 || j * 8 + c < VECTORS) {
+          const u32 at = (position * HD + (j * 8 + c) * VE) * KV_BYTES;
+          kw[x][j] = kv_load(keys + at);
+          vw[x][j] = kv_load(values + at);
         }
     }
   };
-  prefetch(from + cx.w * 4 + group);
-  for (u32 i = cx.t; i < TOKENS * HD; i += NW * 32) rope[i] = rope_table[(u64)cx.pos * HD + i];
-  attention_fetch<S>(cx, qkv, pitch, q_lo * HD, heads * HD, q, heads * HD, tag);
-  if (last) {
-    attention_fetch<S>(cx, qkv, pitch, (HEADS + kv_head) * HD, HD, k_now, HD, tag);
-    attention_fetch<S>(cx, qkv, pitch, (HEADS + KV_HEADS + kv_head) * HD, HD, v_now, HD, tag);
-  }
+  auto prefetch_all = [&] {
+AMK_UNROLL
+    for (u32 x = 0; x < DEPTH; ++x) prefetch(x, from + (cx.w + x * NW) * 4 + group);
+  };
+  prefetch_all();
+  const float first_rope = cx.t < TOKENS * HD ? amk_load_constant_float(rope_table + (u64)cx.pos * HD + cx.t) : 0.f;
+  attention_fetch<S>(cx, qkv, pitch, q_lo, heads, kv_head, last, q, k_now, v_now, tag);
+  if (cx.t < TOKENS * HD) rope[cx.t] = first_rope;
+  for (u32 i = cx.t + NW * 32; i < TOKENS * HD; i += NW * 32) rope[i] = rope_table[(u64)cx.pos * HD + i];
   amk_consumer_sync();
-  if (flags & FLAG_APPEND)
-    for (u32 i = cx.t; i < TOKENS * HD; i += NW * 32) {
-      const u32 m = i / HD, d = i % HD;
-      kv_store(keys + (u64)(cx.pos + m) * HD * KV_BYTES, d, rotated(k_now + m * HD, rope + m * HD, d));
-      kv_store(values + (u64)(cx.pos + m) * HD * KV_BYTES, d, v_now[i]);
-    }
+  TRACE_STAMP(cx, 1);
 AMK_NO_UNROLL
   for (u32 m = 0; m < TOKENS; ++m) {
 AMK_NO_UNROLL
@@ -953,45 +1133,49 @@ AMK_UNROLL
       for (u32 h = 0; h < PASS; ++h) {
         acc.max[h] = -1e30f;
         acc.sum[h] = 0.f;
+        // A pass may have more heads than are left; the last is then done twice and kept once.
+        const u32 head = h0 + h < heads ? h0 + h : heads - 1;
+        lane_rotated(q + (m * heads + head) * HD, rope + m * HD, c, qr[h]);
 AMK_UNROLL
         for (u32 i = 0; i < NV * VE; ++i) {
-          const u32 d = (i / VE * 8 + c) * VE + i % VE;
           acc.out[h][i] = 0.f;
-          qr[h][i] = d < HD && h0 + h < heads ? rotated(q + (m * heads + h0 + h) * HD, rope + m * HD, d) * scale : 0.f;
+          qr[h][i] *= scale;
         }
       }
-      if (TOKENS > 1 || heads > PASS) prefetch(from + cx.w * 4 + group);
+      if (TOKENS > 1 || h0) prefetch_all();
 AMK_NO_UNROLL
-      for (u32 base = from + cx.w * 4; base < to; base += NW * 4) {
-        const u32 position = base + group;
-        float k[NV * VE], v[NV * VE];
+      for (u32 base = from + cx.w * 4; base < to; base += NW * 4 * DEPTH) {
 AMK_UNROLL
-        for (u32 j = 0; j < NV; ++j) {
-          const bool here = position < to && j * 8 + c < VECTORS;
-          if (here) {
-            kv_unpack(kw[j], k + j * VE);
-            kv_unpack(vw[j], v + j * VE);
-          } else {
+        for (u32 x = 0; x < DEPTH; ++x) {
+          const u32 position = base + x * NW * 4 + group;
+          if (base + x * NW * 4 < to) {
+            float k[NV * VE], v[NV * VE];
 AMK_UNROLL
-            for (u32 i = 0; i < VE; ++i) k[j * VE + i] = v[j * VE + i] = 0.f;
+            for (u32 j = 0; j < NV; ++j) {
+              if (position < to && (VECTORS % 8 == 0 || j * 8 + c < VECTORS)) {
+                kv_unpack(kw[x][j], k + j * VE);
+                kv_unpack(vw[x][j], v + j * VE);
+              } else {
+AMK_UNROLL
+                for (u32 i = 0; i < VE; ++i) k[j * VE + i] = v[j * VE + i] = 0.f;
+              }
+            }
+            prefetch(x, position + NW * 4 * DEPTH);
+            softmax_add(acc, qr, k, v, position < to);
           }
         }
-        prefetch(position + NW * 4);
-        softmax_add(acc, qr, k, v, position < to);
       }
       if (last) {
         // The step's own positions up to this token, four a warp at a time.
 AMK_NO_UNROLL
         for (u32 base = cx.w * 4; base <= m; base += NW * 4) {
           const u32 r = base + group;
+          const u32 row = r <= m ? r : m;
           float k[NV * VE], v[NV * VE];
+          lane_rotated(k_now + row * HD, rope + row * HD, c, k);
+          lane_row(v_now + row * HD, c, v);
 AMK_UNROLL
-          for (u32 i = 0; i < NV * VE; ++i) {
-            const u32 d = (i / VE * 8 + c) * VE + i % VE;
-            const bool here = r <= m && d < HD;
-            k[i] = here ? kv_round(rotated(k_now + r * HD, rope + r * HD, d)) : 0.f;
-            v[i] = here ? kv_round(v_now[r * HD + d]) : 0.f;
-          }
+          for (u32 i = 0; i < NV * VE; ++i) { k[i] = kv_round(k[i]); v[i] = kv_round(v[i]); }
           softmax_add(acc, qr, k, v, r <= m);
         }
       }
@@ -1012,7 +1196,7 @@ AMK_UNROLL
           if (c == 0) { part[HD] = acc.max[h]; part[HD + 1] = acc.sum[h]; }
 AMK_UNROLL
           for (u32 i = 0; i < NV * VE; ++i) {
-            const u32 d = (i / VE * 8 + c) * VE + i % VE;
+            const u32 d = lane_element(c, i);
             if (d < HD) part[d] = acc.out[h][i];
           }
         }
@@ -1046,16 +1230,25 @@ AMK_UNROLL
     }
     if (TOKENS > 1) amk_consumer_sync();
   }
+  // Others read the step's keys and values from the cache in the next step: there is time.
+  if (flags & FLAG_APPEND) {
+    for (u32 i = cx.t; i < TOKENS * HD; i += NW * 32) {
+      const u32 m = i / HD, d = i % HD;
+      kv_store(keys + (u64)(cx.pos + m) * HD * KV_BYTES, d, rotated(k_now + m * HD, rope + m * HD, d));
+      kv_store(values + (u64)(cx.pos + m) * HD * KV_BYTES, d, v_now[i]);
+    }
+    amk_consumer_sync();
+  }
 }
 // ---- linear_residual: the owner adds to its float32 residual rows and publishes them ----------------
-template <Sync S, DType D, Sync OS, DType OD>
+template <Sync S, DType D, Sync OS, DType OD, class G>
 AMK_FN void op_linear_residual(Context& cx, Ring& ring) {
-  const u32 width = cx.field(F_K), lo = cx.field(F_LO), hi = cx.field(F_HI), rows = hi - lo;
-  stage_input<S, D, false, BF16>(cx, cx.operand(F_A0), cx.field(F_IN_PITCH), nullptr, width, cx.tag(cx.field(F_IN_PHASE)));
+  const u32 lo = cx.field(F_LO), hi = cx.field(F_HI), rows = hi - lo;
+  stage_input<G, S, D, false, BF16>(cx, cx.operand(F_A0), cx.field(F_IN_PITCH), nullptr, cx.tag(cx.field(F_IN_PHASE)));
   u8* out = cx.operand(F_A2);
   float* local = (float*)(cx.smem + LOCAL_AT) + cx.field(F_X0);
   const u32 pitch = cx.field(F_OUT_PITCH), tag = cx.tag(cx.field(F_OUT_PHASE));
-  linear_tiles(cx, ring, (rows + 7) / 8, width, cx.field(F_X1), [&](u32 first, u32 count) {
+  linear_tiles<G>(cx, ring, (rows + 7) / 8, [&](u32 first, u32 count) {
     visit_outputs<8>(cx, count, [&](u32 tile, u32 m, u32 column, bool valid) {
       const u32 r = (first + tile) * 8 + column;
       valid = valid && r < rows;
@@ -1069,18 +1262,18 @@ AMK_FN void op_linear_residual(Context& cx, Ring& ring) {
   });
 }
 // ---- norm_gate_up: gate rows are even, up rows odd, so a tile gives 4 activations -----------------
-template <Sync S, DType D, DType ND, Sync OS, DType OD>
+template <Sync S, DType D, DType ND, Sync OS, DType OD, class G>
 AMK_FN void op_norm_gate_up(Context& cx, Ring& ring) {
-  const u32 width = cx.field(F_K), lo = cx.field(F_LO), hi = cx.field(F_HI);
-  stage_input<S, D, true, ND>(cx, cx.operand(F_A0), cx.field(F_IN_PITCH), cx.operand(F_A1), width, cx.tag(cx.field(F_IN_PHASE)));
+  const u32 lo = cx.field(F_LO), hi = cx.field(F_HI);
+  stage_input<G, S, D, true, ND>(cx, cx.operand(F_A0), cx.field(F_IN_PITCH), cx.operand(F_A1), cx.tag(cx.field(F_IN_PHASE)));
   u8* out = cx.operand(F_A2);
   const u32 pitch = cx.field(F_OUT_PITCH), tag = cx.tag(cx.field(F_OUT_PHASE));
   const float eps = amk_float(cx.field(F_CONST));
   float scale[TOKENS];
-  linear_tiles(cx, ring, (2 * (hi - lo) + 7) / 8, width, cx.field(F_X1), [&](u32 first, u32 count) {
+  linear_tiles<G>(cx, ring, (2 * (hi - lo) + 7) / 8, [&](u32 first, u32 count) {
     if (first == 0) {
 AMK_UNROLL
-      for (u32 m = 0; m < TOKENS; ++m) scale[m] = inverse_rms(cx, m, width, eps);
+      for (u32 m = 0; m < TOKENS; ++m) scale[m] = inverse_rms(cx, m, G::WIDTH, eps);
     }
     visit_outputs<4>(cx, count, [&](u32 tile, u32 m, u32 column, bool valid) {
       const u32 row = lo + (first + tile) * 4 + column;
@@ -1105,17 +1298,17 @@ AMK_FN u64 argmax_key(float v, u32 id) {
   if (v != v) u = 0xffffffffu;
   return ((u64)u << 32) | (u32)~id;
 }
-template <Sync S, DType D, DType ND>
+template <Sync S, DType D, DType ND, class G>
 AMK_FN void op_norm_lm_head(Context& cx, Ring& ring) {
-  const u32 width = cx.field(F_K), lo = cx.field(F_LO), hi = cx.field(F_HI);
-  stage_input<S, D, true, ND>(cx, cx.operand(F_A0), cx.field(F_IN_PITCH), cx.operand(F_A1), width, cx.tag(cx.field(F_IN_PHASE)));
+  const u32 lo = cx.field(F_LO), hi = cx.field(F_HI);
+  stage_input<G, S, D, true, ND>(cx, cx.operand(F_A0), cx.field(F_IN_PITCH), cx.operand(F_A1), cx.tag(cx.field(F_IN_PHASE)));
   float* logits = (float*)cx.operand(F_A2);
   u64* best = (u64*)cx.operand(F_A3) + cx.field(F_X2);
   const float eps = amk_float(cx.field(F_CONST));
   u64 key = 0;
   float scale = 0.f;
-  linear_tiles(cx, ring, (hi - lo + 7) / 8, width, cx.field(F_X1), [&](u32 first, u32 count) {
-    if (first == 0) scale = inverse_rms(cx, TOKENS - 1, width, eps);
+  linear_tiles<G>(cx, ring, (hi - lo + 7) / 8, [&](u32 first, u32 count) {
+    if (first == 0) scale = inverse_rms(cx, TOKENS - 1, G::WIDTH, eps);
     for (u32 i = cx.t; i < count * 8; i += NW * 32) {
       const u32 row = lo + first * 8 + i;
       if (row < hi) {
@@ -1216,8 +1409,9 @@ AMK_UNROLL
 extern "C" AMK_KERNEL(THREADS) void amk_megakernel(const AMK_GRID_CONSTANT Params p) {
   AMK_DYNAMIC_SHARED(smem);
   const u32 sm = AMK_BLOCK, t = AMK_THREAD, w = t >> 5, lane = t & 31;
-  const TableHead& head = *(const TableHead*)p.tables;
-  const SmHead& mine = ((const SmHead*)(p.tables + sizeof(TableHead)))[sm];
+  // Copies: what is behind a reference would be read again after every synchronisation.
+  const TableHead head = *(const TableHead*)p.tables;
+  const SmHead mine = ((const SmHead*)(p.tables + sizeof(TableHead)))[sm];
   Ring ring;
   ring_init(ring, smem, t);
   if (t == 0) amk_store_shared_flag(smem + CONTROL_AT, 0);
@@ -1229,31 +1423,34 @@ extern "C" AMK_KERNEL(THREADS) void amk_megakernel(const AMK_GRID_CONSTANT Param
   Context cx;
   cx.p = &p; cx.smem = smem; cx.sm = sm;
   cx.par = 0; cx.pos = p.pos0; cx.step = 0;
-  cx.table = &head;
   const u32* code = (const u32*)(p.tables + head.instr_at) + (u64)mine.instr_first * 32;
+  const u32 count = mine.instr_count;
+  cx.record.load(code, lane);
   for (;;) {
-    for (u32 pc = 0; pc < mine.instr_count; ++pc) {
+    for (u32 pc = 0; pc < count; ++pc) {
       // Read afresh, so that what ops derive from the thread does not live across instructions.
       cx.t = amk_thread_again(); cx.w = cx.t >> 5; cx.lane = cx.t & 31;
-      cx.code = code + (u64)pc * 32;
-      // The next instruction's line is on its way while this one runs.
-      amk_prefetch_constant(code + (u64)(pc + 1 == mine.instr_count ? 0 : pc + 1) * 32);
+      // The next instruction is on its way while this one runs.
+      Record next;
+      next.load(code + (pc + 1 == count ? 0 : pc + 1) * 32, cx.lane);
       cx.pc = pc;
       counter_waits(cx);
       TRACE_STAMP(cx, 0);
       switch (cx.field(F_OP)) {
         case 0: op_attention<PACKET, PACKET, BF16, false>(cx); break;
-        case 1: op_norm_lm_head<PACKET, BF16, BF16>(cx, ring); break;
+        case 1: op_norm_lm_head<PACKET, BF16, BF16, Geometry<128, 4, 4>>(cx, ring); break;
         case 2: op_boundary<true>(cx); break;
-        case 3: op_norm_gate_up<PACKET, BF16, BF16, PACKET, BF16>(cx, ring); break;
-        case 4: op_norm_qkv<false, PACKET, BF16, BF16, PACKET>(cx, ring); break;
-        case 5: op_norm_qkv<true, PLAIN, BF16, BF16, PACKET>(cx, ring); break;
+        case 3: op_norm_gate_up<PACKET, BF16, BF16, PACKET, BF16, Geometry<128, 4, 4>>(cx, ring); break;
+        case 4: op_norm_qkv<false, PACKET, BF16, BF16, PACKET, Geometry<128, 4, 4>>(cx, ring); break;
+        case 5: op_norm_qkv<true, PLAIN, BF16, BF16, PACKET, Geometry<128, 4, 4>>(cx, ring); break;
         case 6: op_embed<BF16>(cx); break;
-        case 7: op_linear_residual<PACKET, BF16, PACKET, BF16>(cx, ring); break;
+        case 7: op_linear_residual<PACKET, BF16, PACKET, BF16, Geometry<128, 4, 4>>(cx, ring); break;
+        case 8: op_linear_residual<PACKET, BF16, PACKET, BF16, Geometry<320, 10, 10>>(cx, ring); break;
         default: break;
       }
       TRACE_STAMP(cx, 2);
       counter_signals(cx);
+      cx.record = next;
     }
     if (cx.stop) break;
     cx.step += 1;
