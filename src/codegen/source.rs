@@ -161,8 +161,8 @@ pub(crate) fn render(
     let slice = (attention.head_dim / vector).div_ceil(8) * vector;
     let pass = (16 / slice).clamp(1, 8).min(attention.group_max);
     // Positions in flight: two where a pass and they take few registers.
-    let few = pass * slice <= 8 && vector * 8 >= attention.head_dim;
-    let depth = if few { 2 } else { 1 };
+    let few = target.sm == "sm_90a" && attention.kv == DType::Bf16 && slice * pass == 8;
+    let depth = if few && attention.head_dim == 64 { 2 } else { 1 };
     // Loads of one lane in flight, of four elements each: as many as registers allow.
     let (norm, plain) =
         if plan.activation == DType::F32 || target.sm != "sm_90a" { (2, 4) } else { (4, 8) };

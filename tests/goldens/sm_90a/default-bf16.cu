@@ -930,7 +930,7 @@ constexpr u32 VE = 8;              // elements per load
 constexpr u32 VECTORS = HD / VE;
 constexpr u32 NV = (VECTORS + 7) / 8;              // loads per lane and row
 constexpr u32 PASS = 1;              // query heads handled at once
-constexpr u32 DEPTH = 2;              // positions a lane has in flight
+constexpr u32 DEPTH = 1;              // positions a lane has in flight
 constexpr u32 GROUP_MAX = 1;         // most query heads of one unit
 typedef Quad KvWord;                    // one load
 constexpr bool KV_F32 = false;
@@ -964,7 +964,7 @@ AMK_NO_UNROLL
     u64 a[BATCH], b[BATCH];
     Spin spin;
     for (;;) {
-      bool all = true;
+      bool here = true;
       u32 seen = tag;
 AMK_UNROLL
       for (u32 x = 0; x < BATCH; ++x) {
@@ -978,10 +978,10 @@ AMK_UNROLL
 AMK_UNROLL
       for (u32 x = 0; x < BATCH; ++x)
         if (S == PACKET && first + x * NW * 64 < total * TOKENS && ((u32)(a[x] >> 32) != tag || (u32)(b[x] >> 32) != tag)) {
-          all = false;
+          here = false;
           seen = (u32)(a[x] >> 32);
         }
-      if (all || spin.give_up(*cx.p, cx.sm, cx.pc, cx.step, EDGE_PACKET, tag, seen)) break;
+      if (here || spin.give_up(*cx.p, cx.sm, cx.pc, cx.step, EDGE_PACKET, tag, seen)) break;
     }
 AMK_UNROLL
     for (u32 x = 0; x < BATCH; ++x) {
