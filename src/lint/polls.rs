@@ -21,7 +21,7 @@ impl Judged<'_> {
                 Event::MbarrierWait(_) => Rule::RingWait,
                 _ => continue,
             };
-            if !self.repeats(i) {
+            if !self.repeats(i, values) {
                 faults.push(self.fault(
                     rule,
                     i,
@@ -38,16 +38,22 @@ impl Judged<'_> {
 
     /// Whether the instruction is in a loop that reads the same address again and ends by what it
     /// gives; a first try before such a loop counts with it.
-    fn repeats(&self, i: usize) -> bool {
+    fn repeats(&self, i: usize, values: &Values) -> bool {
         if self.spins(i) {
             return true;
         }
         let this = &self.kernel.instrs[i];
+        // The compiler may make one address twice, in two registers.
+        let known = |at: Option<(&Base, i64)>| {
+            let value = at.map(|(base, offset)| values.address(self.kernel, base, offset));
+            value.filter(|v| !v.varies && matches!(v.origin, Origin::Pointer(_)))
+        };
         self.all(self.events[i]).any(|j| {
             let other = &self.kernel.instrs[j];
             j != i
                 && this.opcode == other.opcode
-                && this.address() == other.address()
+                && (this.address() == other.address()
+                    || known(this.address()).is_some_and(|v| Some(v) == known(other.address())))
                 && self.spins(j)
         })
     }

@@ -1202,6 +1202,13 @@ AMK_UNROLL
         }
       }
     }
+    // Others read the step's keys and values from the cache in the next step. The warps that end last have fewest positions.
+    if ((flags & FLAG_APPEND) && m == 0)
+      for (u32 i = NW * 32 - 1 - cx.t; i < TOKENS * HD; i += NW * 32) {
+        const u32 r = i / HD, d = i % HD;
+        kv_store(keys + (u64)(cx.pos + r) * HD * KV_BYTES, d, rotated(k_now + r * HD, rope + r * HD, d));
+        kv_store(values + (u64)(cx.pos + r) * HD * KV_BYTES, d, v_now[i]);
+      }
     amk_consumer_sync();
     const u32 total = heads * HD;
 AMK_NO_UNROLL
@@ -1229,15 +1236,6 @@ AMK_UNROLL
       }
     }
     if (TOKENS > 1) amk_consumer_sync();
-  }
-  // Others read the step's keys and values from the cache in the next step: there is time.
-  if (flags & FLAG_APPEND) {
-    for (u32 i = cx.t; i < TOKENS * HD; i += NW * 32) {
-      const u32 m = i / HD, d = i % HD;
-      kv_store(keys + (u64)(cx.pos + m) * HD * KV_BYTES, d, rotated(k_now + m * HD, rope + m * HD, d));
-      kv_store(values + (u64)(cx.pos + m) * HD * KV_BYTES, d, v_now[i]);
-    }
-    amk_consumer_sync();
   }
 }
 // ---- linear_residual: the owner adds to its float32 residual rows and publishes them ----------------
