@@ -1,7 +1,7 @@
 //! **E, epochs.** Exact statement: the tag a packet reader waits for differs from every tag the word can
 //! hold before its writer of this step and phase has written it, wrap included:
 //!
-//! - there are 2 to 2^32 - 1 tags, and the epochs of one launch are a 64-bit number;
+//! - there are 2 to 2^32 - 1 tags (without packets, one at least), and the epochs of one launch are a 64-bit number;
 //! - for a read of step `t` and phase `k` and any write of phase `j` to one of its words, the epochs
 //!   differ modulo `tags` from what the write stored in step `t` (unless the read happens before the
 //!   write) and in step `t - 1` (unless some later write of the step always replaces it); or all writers
@@ -34,7 +34,8 @@ pub(crate) fn check_range(p: &Program, faults: &mut Faults) {
             ),
         ));
     }
-    if packets(p) && !in_range(p) {
+    // Without packets nothing is told apart by tags, but there is no execution without any either.
+    if packets(p) && !in_range(p) || e.tags == 0 {
         faults.push(Fault::new(
             Invariant::E,
             Place::Program,

@@ -3,8 +3,8 @@
 //! - A cache has room for the positions a step appends: its capacity is at least `bucket.last + tokens`.
 //! - Instructions write caches only at the rows of the step, `[pos, pos + tokens)`; nobody rewrites the past.
 //! - The rows an SM's producer streams are there when it may issue the copy: a kv run reads rows below
-//!   `pos - (g - 1) * tokens`, where `g` is the smallest gate of the stream up to that run (or one more
-//!   than the smallest of the whole stream, acquired in the step before); or rows below the first position of
+//!   `pos - (g - 1) * tokens`, where `g` is its gate or the smallest of the runs before it that have a
+//!   chunk at every position (or one more than the smallest such of the whole stream, acquired in the step before); or rows below the first position of
 //!   the bucket, which the host has filled. `g - 1` counts as `max_steps - 1` at most. What the ring may
 //!   order besides is not counted: a copy reads through the async proxy, and only a gate fences that.
 //! - One instruction touches caches of one sequence only.
@@ -83,6 +83,16 @@ fn one_sequence(p: &Program, i: usize, faults: &mut Faults) {
     }
 }
 
+/// The gate of a kv run that has a chunk at every position: a run without chunks acquires nothing.
+fn sure_gate(p: &Program, source: &RunSource) -> Option<u64> {
+    let RunSource::Kv { region, gate, .. } = source else { return None };
+    let some = region.0.iter().all(|span| match span.lo {
+        Bound::At(lo) => lo.checked_add(1).is_some_and(|lo| Bound::At(lo).le(span.hi, p.bucket)),
+        _ => false,
+    });
+    some.then(|| u64::from((*gate).max(1)))
+}
+
 fn streams(p: &Program, faults: &mut Faults) {
     let tokens = u64::from(p.tokens);
     for (s, sm) in p.sms.iter().enumerate() {
@@ -95,15 +105,14 @@ fn streams(p: &Program, faults: &mut Faults) {
                 *slot = Some(x);
             }
         }
-        let gates = sm.stream.iter().filter_map(|run| match run.source {
-            RunSource::Kv { gate, .. } => Some(u64::from(gate.max(1))),
-            RunSource::Weight { .. } => None,
-        });
-        let mut gate = gates.min().unwrap_or(1) + 1;
+        let gates = sm.stream.iter().filter_map(|run| sure_gate(p, &run.source));
+        // The smallest gate the producer has certainly acquired, of this step or the one before.
+        let mut acquired = gates.min().unwrap_or(u64::MAX - 1) + 1;
         for (r, run) in sm.stream.iter().enumerate() {
             let Some(b) = p.buffer(run.source.buffer()) else { continue };
             if let RunSource::Kv { region, gate: g, .. } = &run.source {
-                gate = gate.min(u64::from((*g).max(1)));
+                let gate = acquired.min(u64::from((*g).max(1)));
+                acquired = acquired.min(sure_gate(p, &run.source).unwrap_or(u64::MAX));
                 let back = (gate - 1).min(p.max_steps.saturating_sub(1)).saturating_mul(tokens);
                 let visible = Bound::Pos(i64::try_from(back).map_or(i64::MIN, |b| -b));
                 if let Some(rows) = region.0.get(1)
