@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use cudarc::driver::result::DriverError;
 use cudarc::driver::{
-    CudaSlice, CudaStream, CudaViewMut, DevicePtr, DevicePtrMut, HostSlice, PinnedHostSlice,
-    SyncOnDrop, sys,
+    CudaEvent, CudaSlice, CudaStream, CudaViewMut, DevicePtr, DevicePtrMut, HostSlice,
+    PinnedHostSlice, SyncOnDrop, sys,
 };
 
 use super::{Device, DeviceError};
@@ -138,10 +138,41 @@ fn out_of_block(what: &str, offset: u64, len: usize) -> DeviceError {
     }
 }
 
+/// Two buffers that are filled in turn, each to be waited for before it is filled again.
+trait Pipe {
+    /// Waits until nothing reads buffer `slot` any more.
+    fn wait(&mut self, slot: usize) -> Result<(), DeviceError>;
+    /// Fills buffer `slot` with a part and begins to copy it to `at`.
+    fn send(&mut self, slot: usize, at: u64, part: &[u8]) -> Result<(), DeviceError>;
+}
+
+/// Sends `bytes` to `at ..` in parts of at most `room` bytes through the two buffers; `next` is the one whose turn it is.
+fn in_turn(
+    pipe: &mut impl Pipe,
+    next: &mut usize,
+    room: usize,
+    at: u64,
+    bytes: &[u8],
+) -> Result<(), DeviceError> {
+    for (i, part) in bytes.chunks(room.max(1)).enumerate() {
+        pipe.wait(*next)?;
+        pipe.send(*next, at + (i * room.max(1)) as u64, part)?;
+        *next = 1 - *next;
+    }
+    Ok(())
+}
+
 /// Two page-locked buffers that are filled in turn: one is copied to the device while the other is filled.
 pub struct Staging {
-    buffers: [PinnedHostSlice<u8>; 2],
+    slots: [Slot; 2],
     next: usize,
+}
+
+/// A buffer, and the end of the copy that reads it. cudarc's own event of the buffer is recorded only while it tracks
+/// events, which [`Device`] has it not do.
+struct Slot {
+    buffer: PinnedHostSlice<u8>,
+    copied: Option<CudaEvent>,
 }
 
 impl Staging {
@@ -150,9 +181,10 @@ impl Staging {
         let take = || {
             // SAFETY: every byte that is copied to the device is written first.
             unsafe { device.context.alloc_pinned::<u8>(bytes) }
+                .map(|buffer| Slot { buffer, copied: None })
                 .map_err(|e| DeviceError::call("allocating page-locked memory", e))
         };
-        Ok(Staging { buffers: [take()?, take()?], next: 0 })
+        Ok(Staging { slots: [take()?, take()?], next: 0 })
     }
 
     /// Copies `bytes` to `offset` of a block, piece by piece. Returns when the last piece has been handed to the
@@ -163,24 +195,49 @@ impl Staging {
         offset: u64,
         bytes: &[u8],
     ) -> Result<(), DeviceError> {
-        let room = self.buffers[0].len().max(1);
-        let mut at = offset as usize;
-        for part in bytes.chunks(room) {
-            let buffer = &mut self.buffers[self.next];
-            self.next = 1 - self.next;
-            // Waits for the copy that last used this buffer.
-            let filled =
-                buffer.as_mut_slice().map_err(|e| DeviceError::call("page-locked memory", e))?;
-            filled[..part.len()].copy_from_slice(part);
-            let mut view = block
-                .slice
-                .try_slice_mut(at..at + part.len())
-                .ok_or_else(|| out_of_block("writing", at as u64, part.len()))?;
-            let stream = block.device.stream.clone();
-            copy_pinned(&stream, buffer, part.len(), &mut view)
-                .map_err(|e| DeviceError::call("copying to the device", e))?;
-            at += part.len();
+        let room = self.slots[0].buffer.len();
+        let mut pipe = Filling { slots: &mut self.slots, block };
+        in_turn(&mut pipe, &mut self.next, room, offset, bytes)
+    }
+}
+
+impl Drop for Staging {
+    fn drop(&mut self) {
+        // A copy under way must not lose its source.
+        for copied in self.slots.iter().filter_map(|s| s.copied.as_ref()) {
+            let _ = copied.synchronize();
         }
+    }
+}
+
+struct Filling<'a> {
+    slots: &'a mut [Slot; 2],
+    block: &'a mut Block,
+}
+
+impl Pipe for Filling<'_> {
+    fn wait(&mut self, slot: usize) -> Result<(), DeviceError> {
+        match self.slots[slot].copied.take() {
+            Some(copied) => {
+                copied.synchronize().map_err(|e| DeviceError::call("copying to the device", e))
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn send(&mut self, slot: usize, at: u64, part: &[u8]) -> Result<(), DeviceError> {
+        let failed = |e| DeviceError::call("copying to the device", e);
+        let Slot { buffer, copied } = &mut self.slots[slot];
+        buffer.as_mut_slice().map_err(failed)?[..part.len()].copy_from_slice(part);
+        let from = at as usize;
+        let mut view = self
+            .block
+            .slice
+            .try_slice_mut(from..from + part.len())
+            .ok_or_else(|| out_of_block("writing", at, part.len()))?;
+        let stream = self.block.device.stream.clone();
+        copy_pinned(&stream, buffer, part.len(), &mut view).map_err(failed)?;
+        *copied = Some(stream.record_event(None).map_err(failed)?);
         Ok(())
     }
 }
@@ -262,5 +319,49 @@ impl HostWords {
             *word = value;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Copies that end only when they are waited for.
+    #[derive(Default)]
+    struct Slow {
+        buffers: [Option<(u64, Vec<u8>)>; 2],
+        memory: Vec<u8>,
+    }
+
+    impl Pipe for Slow {
+        fn wait(&mut self, slot: usize) -> Result<(), DeviceError> {
+            if let Some((at, bytes)) = self.buffers[slot].take() {
+                let end = at as usize + bytes.len();
+                self.memory.resize(self.memory.len().max(end), 0);
+                self.memory[at as usize..end].copy_from_slice(&bytes);
+            }
+            Ok(())
+        }
+        fn send(&mut self, slot: usize, at: u64, part: &[u8]) -> Result<(), DeviceError> {
+            assert!(self.buffers[slot].is_none(), "buffer {slot} is still being read");
+            self.buffers[slot] = Some((at, part.to_vec()));
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_buffer_is_not_refilled_while_it_is_read() {
+        let bytes: Vec<u8> = (0..1003u32).map(|i| (i % 251) as u8).collect();
+        let (mut pipe, mut next) = (Slow::default(), 0);
+        // Many writes of many sizes, through buffers of ten bytes.
+        let mut at = 0;
+        for size in [1, 9, 10, 11, 35, 200, 737] {
+            in_turn(&mut pipe, &mut next, 10, at as u64, &bytes[at..at + size]).unwrap();
+            at += size;
+        }
+        for slot in 0..2 {
+            pipe.wait(slot).unwrap();
+        }
+        assert_eq!(pipe.memory, bytes);
     }
 }
