@@ -3,7 +3,8 @@
 use amk_schedule_ir::{Program, Target};
 use serde::{Deserialize, Serialize};
 
-use crate::candidate::{Candidate, CandidateId, Point};
+use crate::candidate::{Candidate, Point};
+use crate::history::History;
 use crate::journal::{Confirmation, Header, Trial};
 use crate::space::Space;
 use crate::verdict::{Sample, Stage, Verdict};
@@ -51,22 +52,7 @@ pub trait Proposer {
     fn told(&mut self, trial: &Trial);
 }
 
-/// What a campaign has found so far; a function of its journal.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct History {
-    /// Every trial in order. A campaign keeps raw samples in the journal alone: here they are left out.
-    pub trials: Vec<Trial>,
-    /// Points that were tried, by id; sorted.
-    pub tried: std::collections::BTreeSet<CandidateId>,
-    /// The point to beat: the start's, or the last kept one's.
-    pub incumbent: Point,
-    /// Its time as last measured or predicted, microseconds per token.
-    pub incumbent_us: Option<f64>,
-    /// The entry it was kept by; `None` for the start.
-    pub incumbent_entry: Option<u64>,
-}
-
-/// A candidate that was lowered, validated, rendered, and compiled where there is a compiler.
+/// A candidate that was lowered, validated and rendered.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Prepared {
@@ -74,8 +60,8 @@ pub struct Prepared {
     pub program: String,
     /// Hash of the kernel's text, hexadecimal.
     pub source: String,
-    /// Key of the image: text, architecture, compiler, options. `None` where nothing was compiled.
-    pub image: Option<String>,
+    /// Bytes a token must read at the campaign's position: packed weights and cache.
+    pub bytes: u64,
     /// What the model of cost says.
     pub prediction: Prediction,
 }
@@ -109,6 +95,9 @@ pub struct Job {
     /// Rounds at least and at most; in between the sequential test decides.
     pub min_rounds: u32,
     pub max_rounds: u32,
+    /// The worker may stop when [`crate::judge::sequential::decide`] decides with these.
+    pub threshold: f64,
+    pub alpha: f64,
 }
 
 /// What a worker brings back: raw, without a decision.
@@ -137,13 +126,28 @@ pub struct Evidence {
 /// Does what needs more than a schedule. Each call is in a process of its own or as good as that: a crash or a hang is
 /// a refusal, not the end of the campaign.
 pub trait Worker: Sync {
-    /// Lowers, validates, renders, compiles. Called from several threads at once.
+    /// Fingerprint of the device that is measured on; `None` where there is none and everything is predicted.
+    ///
+    /// # Errors
+    /// A device is there and does not work.
+    fn device(&self) -> Result<Option<String>, Refusal>;
+
+    /// Lowers, validates, renders and predicts. Needs neither a compiler nor a device. Called from several threads at
+    /// once.
     ///
     /// # Errors
     /// A stage refuses the point.
     fn prepare(&self, point: &Point) -> Result<Prepared, Refusal>;
 
-    /// Self-tests the candidate and times it, paired with the incumbent. One call at a time.
+    /// Compiles what [`Worker::prepare`] made, or takes the image from a cache, and checks it; gives the image's key:
+    /// text, architecture, compiler, options. `None` where there is no compiler. Called from several threads at once.
+    ///
+    /// # Errors
+    /// The compiler, the lint or the part refuses the point.
+    fn compile(&self, point: &Point) -> Result<Option<String>, Refusal>;
+
+    /// Self-tests the candidate and times it, paired with the incumbent. As many calls at once as the campaign
+    /// was told that there are devices, by default one.
     ///
     /// # Errors
     /// A stage refuses the point.

@@ -15,6 +15,8 @@ pub enum Stage {
     Validate,
     /// Schedule to text.
     Render,
+    /// The model of cost: so much slower than the incumbent that compiling it is not worth the time.
+    Predict,
     Compile,
     /// Image, tables and weights to the device.
     Load,
@@ -32,6 +34,7 @@ impl Stage {
             Stage::Lower => "lower",
             Stage::Validate => "validate",
             Stage::Render => "render",
+            Stage::Predict => "predict",
             Stage::Compile => "compile",
             Stage::Load => "load",
             Stage::SelfTest => "self-test",
@@ -94,6 +97,8 @@ pub struct Measurement {
     pub incumbent_us: f64,
     /// The least time in which the device reads what a token must read, microseconds.
     pub floor_us: f64,
+    /// What the sequential test may err by: the probability of keeping a candidate that is not faster.
+    pub alpha: f64,
     pub decision: Decision,
 }
 

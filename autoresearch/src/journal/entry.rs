@@ -1,4 +1,4 @@
-//! What a campaign writes down: one entry a line, chained by hash.
+//! Entries and the events they hold.
 
 use serde::{Deserialize, Serialize};
 
