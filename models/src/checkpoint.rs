@@ -2,6 +2,7 @@
 
 use crate::config::{ConfigError, GenerationConfig, ModelConfig};
 use crate::files::{FileError, Files, read_limited};
+use crate::gguf::{self, GgufError};
 use crate::hub::{Hub, HubError, Source, Spec};
 use crate::limits;
 use crate::tokenizer::{Tokenizer, TokenizerError};
@@ -28,6 +29,9 @@ pub enum CheckpointError {
     /// The tokenizer was refused.
     #[error(transparent)]
     Tokenizer(#[from] TokenizerError),
+    /// The GGUF file was refused.
+    #[error(transparent)]
+    Gguf(#[from] GgufError),
 }
 
 impl CheckpointError {
@@ -49,30 +53,51 @@ pub struct Checkpoint {
 }
 
 impl Checkpoint {
-    /// Loads what a MODEL argument names: nothing (the embedded model), a folder, or a hub id. `progress` draws
-    /// progress bars for downloads.
+    /// Loads what a MODEL argument names: nothing (the embedded model), a folder, a GGUF file, or a hub id. `progress`
+    /// draws progress bars for downloads.
     pub fn open(model: Option<&str>, progress: bool) -> Result<Self, CheckpointError> {
+        let (files, source) = Self::locate(model, progress)?;
+        Self::from_files(files, source)
+    }
+
+    /// Finds what a MODEL argument names, fetching it from the hub if need be; nothing is read of it.
+    pub fn locate(model: Option<&str>, progress: bool) -> Result<(Files, Source), CheckpointError> {
         match Spec::parse(model)? {
-            Spec::Embedded => Self::embedded(),
-            Spec::Folder(path) => Self::from_folder(&path),
+            Spec::Embedded => Ok((crate::embedded::files(), Source::Embedded)),
+            Spec::Folder(path) => Self::locate_folder(&path),
             Spec::Hub { id, revision } => {
                 let hub = Hub { progress, ..Hub::from_env()? };
-                Self::from_hub(&hub, &id, &revision)
+                Self::locate_on_hub(&hub, &id, &revision)
             }
         }
     }
 
-    /// Loads a local folder; never touches the network.
+    fn locate_folder(path: &Path) -> Result<(Files, Source), CheckpointError> {
+        let files = if path.is_file() { Files::single(path) } else { Files::folder(path)? };
+        Ok((files, Source::Folder { path: path.to_path_buf() }))
+    }
+
+    fn locate_on_hub(
+        hub: &Hub,
+        id: &str,
+        revision: &str,
+    ) -> Result<(Files, Source), CheckpointError> {
+        let path = hub.fetch(id, revision)?;
+        let source =
+            Source::Hub { id: id.to_string(), revision: revision.to_string(), path: path.clone() };
+        Ok((Files::folder(&path)?, source))
+    }
+
+    /// Loads a local folder, or a GGUF file; never touches the network.
     pub fn from_folder(path: &Path) -> Result<Self, CheckpointError> {
-        Self::from_files(Files::folder(path)?, Source::Folder { path: path.to_path_buf() })
+        let (files, source) = Self::locate_folder(path)?;
+        Self::from_files(files, source)
     }
 
     /// Fetches a hub repository into the cache, unless it is there, and loads it.
     pub fn from_hub(hub: &Hub, id: &str, revision: &str) -> Result<Self, CheckpointError> {
-        let path = hub.fetch(id, revision)?;
-        let source =
-            Source::Hub { id: id.to_string(), revision: revision.to_string(), path: path.clone() };
-        Self::from_files(Files::folder(&path)?, source)
+        let (files, source) = Self::locate_on_hub(hub, id, revision)?;
+        Self::from_files(files, source)
     }
 
     /// The model compiled into the program.
@@ -82,6 +107,14 @@ impl Checkpoint {
 
     /// Loads a checkpoint from its files.
     pub fn from_files(files: Files, source: Source) -> Result<Self, CheckpointError> {
+        if let Some(name) = gguf::find(&files)? {
+            let parts = gguf::open(&files, &name)?;
+            // Small beside the weights, and needed before anything is said.
+            let tokenizer = OnceLock::from(parts.tokenizer()?);
+            let gguf::Parts { config, weights, .. } = parts;
+            let generation = GenerationConfig::default();
+            return Ok(Self { config, generation, weights, tokenizer, source, files });
+        }
         let config =
             ModelConfig::from_slice(CONFIG, &files.read(CONFIG, limits::MAX_CONFIG_BYTES)?)?;
         let generation = match files.has(GENERATION) {
@@ -145,11 +178,17 @@ impl Checkpoint {
 
 /// Reads a `config.json` alone: the shapes of a model, without any weights.
 pub fn shape_only(path: &Path) -> Result<ModelConfig, CheckpointError> {
+    let (name, bytes) = config_file(path)?;
+    Ok(ModelConfig::from_slice(&name, &bytes)?)
+}
+
+/// Name and contents of a config.
+pub(crate) fn config_file(path: &Path) -> Result<(String, Vec<u8>), CheckpointError> {
     let name = path
         .file_name()
         .map_or_else(|| path.display().to_string(), |n| n.to_string_lossy().into_owned());
-    Ok(ModelConfig::from_slice(&name, &read_limited(path, limits::MAX_CONFIG_BYTES)?)?)
+    Ok((name, read_limited(path, limits::MAX_CONFIG_BYTES)?))
 }
 
-const CONFIG: &str = "config.json";
-const GENERATION: &str = "generation_config.json";
+pub(crate) const CONFIG: &str = "config.json";
+pub(crate) const GENERATION: &str = "generation_config.json";

@@ -64,6 +64,18 @@ impl Bytes {
             .collect();
         Bytes::Aligned(words, bytes.len())
     }
+
+    /// The bytes of numbers, little-endian.
+    pub fn of_f32(values: &[f32]) -> Self {
+        let word = |pair: &[f32]| {
+            let mut word = [0u8; 8];
+            for (four, value) in word.chunks_mut(4).zip(pair) {
+                four.copy_from_slice(&value.to_le_bytes());
+            }
+            u64::from_ne_bytes(word)
+        };
+        Bytes::Aligned(values.chunks(2).map(word).collect(), 4 * values.len())
+    }
 }
 
 impl Deref for Bytes {
@@ -106,6 +118,13 @@ impl Files {
             }
         }
         Ok(Self { label: folder.display().to_string(), files })
+    }
+
+    /// One file, as a folder of its own.
+    pub fn single(path: &Path) -> Self {
+        let name = path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
+        let files = BTreeMap::from([(name, Place::Path(path.to_path_buf()))]);
+        Self { label: path.display().to_string(), files }
     }
 
     /// Files compiled into the program.

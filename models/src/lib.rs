@@ -22,7 +22,8 @@
 //! ```
 //!
 //! - [`config`]: `config.json` to [`ModelConfig`], model families as data; [`shape_only`] reads a config alone.
-//! - [`weights`]: safetensors, mapped, each tensor in its stored type.
+//! - [`weights`]: safetensors, mapped, each tensor in its stored type; [`gguf`]: GGUF files as the same.
+//! - [`Survey`]: all that is wrong with a checkpoint rather than the first fault.
 //! - [`hub`]: what a MODEL argument means, and the hub client.
 //! - [`tokenizer`]: text to ids and back, streaming, chat templates.
 //! - [`reference`]: the float32 forward pass with KV cache.
@@ -39,11 +40,13 @@ mod checkpoint;
 pub mod config;
 mod embedded;
 pub mod files;
+pub mod gguf;
 pub mod golden;
 pub mod hub;
 pub mod limits;
 pub mod reference;
 pub mod sampling;
+mod survey;
 pub mod tokenizer;
 pub mod weights;
 
@@ -56,5 +59,6 @@ pub use embedded::NAME as EMBEDDED_NAME;
 pub use hub::{Hub, Source, Spec};
 pub use reference::{Observer, Place, Reference, ReferenceError, Want, greedy};
 pub use sampling::{Sampler, Sampling};
+pub use survey::{Refusal, Subject, Survey};
 pub use tokenizer::{Message, Tokenizer};
 pub use weights::{DType, WeightTensor, Weights};

@@ -18,3 +18,5 @@ pub const MAX_DIMENSION: u64 = 1 << 31;
 pub const MAX_LAYERS: usize = 1 << 12;
 /// Steps a chat template may take before it is stopped.
 pub const MAX_TEMPLATE_RECURSION: usize = 200;
+/// Greatest indent a chat template may ask JSON to be written with.
+pub const MAX_TEMPLATE_INDENT: usize = 64;

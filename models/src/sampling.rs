@@ -163,6 +163,11 @@ impl Sampler {
         Ok(Self { state: sampling.seed, sampling })
     }
 
+    /// The sampler that always takes the best token.
+    pub fn greedy() -> Self {
+        Self { state: 0, sampling: Sampling::default() }
+    }
+
     /// The settings.
     pub fn sampling(&self) -> &Sampling {
         &self.sampling

@@ -178,7 +178,9 @@ impl ModelConfig {
             Feature::LocalRope => layer(&|l| l.rope == LayerRope::Local),
             Feature::PartialRotary => partial,
             Feature::RopeLinear => rope(&|s| matches!(s, RopeScaling::Linear { .. })),
-            Feature::RopeLlama3 => rope(&|s| matches!(s, RopeScaling::Llama3 { .. })),
+            Feature::RopeLlama3 => {
+                rope(&|s| matches!(s, RopeScaling::Llama3 { .. } | RopeScaling::Factors { .. }))
+            }
             Feature::RopeYarn => rope(&|s| matches!(s, RopeScaling::Yarn { .. })),
             Feature::RopeDynamic => rope(&|s| matches!(s, RopeScaling::Dynamic { .. })),
             Feature::RopeLong => rope(&|s| matches!(s, RopeScaling::LongRope { .. })),

@@ -171,55 +171,49 @@ pub(super) struct Reader<'a> {
 
 impl Reader<'_> {
     /// Applies the rules: every field is honoured, harmless, or refused by name.
-    pub fn check_fields(&self) -> Result<(), ConfigError> {
-        for (name, rule) in self.family.fields {
-            if let (Stated(expected), false) = (rule, self.object.contains_key(*name)) {
-                return Err(self.unsupported_text(
-                    name,
-                    "absent",
-                    &format!("{expected}, written out"),
-                ));
+    pub fn check_fields(&self) -> Vec<ConfigError> {
+        let stated = self.family.fields.iter().filter_map(|(name, rule)| match rule {
+            Stated(expected) if !self.object.contains_key(*name) => {
+                let supported = format!("{expected}, written out");
+                Some(self.unsupported_text(name, "absent", &supported))
             }
-        }
-        for (name, value) in self.object {
-            let rule = self
-                .family
-                .fields
-                .iter()
-                .chain(COMMON)
-                .find(|(n, _)| n == name)
-                .map(|(_, rule)| *rule);
-            let (accepted, supported) = match rule {
-                _ if value.is_null() => (true, ""),
-                None => {
-                    return Err(ConfigError::UnknownField {
-                        file: self.file.to_string(),
-                        architecture: self.family.architecture,
-                        field: name.clone(),
-                        value: short(value),
-                    });
-                }
-                Some(Honoured | Harmless | Stated(_)) => (true, ""),
-                Some(OnlyNull(s)) => (false, s),
-                Some(OnlyText(s)) => (value == s, s),
-                Some(SameAs(other)) => (self.object.get(other) == Some(value), other),
-                Some(OnlyFalse(s)) => (value == &Value::Bool(false), s),
-                Some(OnlyNumber(n, s)) => (value.as_f64() == Some(n), s),
-                Some(OnlyEmpty(s)) => (
-                    value.as_object().is_some_and(|o| o.is_empty())
-                        || value.as_array().is_some_and(|a| a.is_empty()),
-                    s,
-                ),
-                Some(OnlyFullAttention) => (
-                    value.as_array().is_some_and(|a| a.iter().all(|v| v == "full_attention")),
-                    "\"full_attention\" in every layer",
-                ),
-            };
-            if !accepted {
-                return Err(self.unsupported_text(name, &short(value), supported));
+            _ => None,
+        });
+        let present = self.object.iter().filter_map(|(name, value)| self.check(name, value));
+        stated.chain(present).collect()
+    }
+
+    /// What is wrong with a field that is there.
+    fn check(&self, name: &str, value: &Value) -> Option<ConfigError> {
+        let rules = self.family.fields.iter().chain(COMMON);
+        let rule = rules.clone().find(|(n, _)| *n == name).map(|(_, rule)| *rule);
+        let (accepted, supported) = match rule {
+            _ if value.is_null() => (true, ""),
+            None => {
+                return Some(ConfigError::UnknownField {
+                    file: self.file.to_string(),
+                    architecture: self.family.architecture,
+                    field: name.to_string(),
+                    value: short(value),
+                });
             }
-        }
-        Ok(())
+            Some(Honoured | Harmless | Stated(_)) => (true, ""),
+            Some(OnlyNull(s)) => (false, s),
+            Some(OnlyText(s)) => (value == s, s),
+            Some(SameAs(other)) => (self.object.get(other) == Some(value), other),
+            Some(OnlyFalse(s)) => (value == &Value::Bool(false), s),
+            Some(OnlyNumber(n, s)) => (value.as_f64() == Some(n), s),
+            Some(OnlyEmpty(s)) => (
+                value.as_object().is_some_and(|o| o.is_empty())
+                    || value.as_array().is_some_and(|a| a.is_empty()),
+                s,
+            ),
+            Some(OnlyFullAttention) => (
+                value.as_array().is_some_and(|a| a.iter().all(|v| v == "full_attention")),
+                "\"full_attention\" in every layer",
+            ),
+        };
+        (!accepted).then(|| self.unsupported_text(name, &short(value), supported))
     }
 
     pub fn get(&self, field: &str) -> Option<&Value> {

@@ -201,96 +201,119 @@ impl ModelConfig {
 
     /// Reads a parsed `config.json`.
     pub fn from_object(file: &str, object: &Map<String, Value>) -> Result<Self, ConfigError> {
-        let family = family::find(file, object)?;
-        let reader = fields::Reader { file, object, family };
-        reader.check_fields()?;
+        let (config, refused) = Self::survey(file, object);
+        match (config, refused.into_iter().next()) {
+            (_, Some(refusal)) => Err(refusal),
+            (Some(config), None) => Ok(config),
+            (None, None) => Err(ConfigError::NotJson {
+                file: file.to_string(),
+                detail: "it describes no model".to_string(),
+            }),
+        }
+    }
 
-        let num_heads = reader.size("num_attention_heads")?;
-        let num_kv_heads = match reader.optional_size("num_key_value_heads")? {
-            Some(n) => n,
-            // `null` is written by old exporters and read as "every head has its own" by all families.
-            None if family.kv_heads_default_to_heads
-                || object.contains_key("num_key_value_heads") =>
-            {
-                num_heads
-            }
-            None => return Err(reader.missing("num_key_value_heads")),
+    /// Reads what can be read and says everything that is wrong. There is a config where every number it needs could
+    /// be read, be it with fields that are refused: good for reports, and for nothing else unless nothing was refused.
+    pub fn survey(file: &str, object: &Map<String, Value>) -> (Option<Self>, Vec<ConfigError>) {
+        let family = match family::find(file, object) {
+            Ok(family) => family,
+            Err(refusal) => return (None, vec![refusal]),
         };
-        if !num_heads.is_multiple_of(num_kv_heads) {
-            return Err(reader.bad(
-                "num_key_value_heads",
-                &format!("a divisor of num_attention_heads ({num_heads})"),
-            ));
-        }
-        let hidden_size = reader.size("hidden_size")?;
-        let head_dim = match reader.optional_size("head_dim")? {
-            Some(n) => n,
-            None if family.head_dim == HeadDim::Stated => return Err(reader.missing("head_dim")),
-            None if hidden_size.is_multiple_of(num_heads) => hidden_size / num_heads,
-            None => {
-                return Err(reader.bad("hidden_size", &format!("a multiple of num_attention_heads ({num_heads}), since head_dim is not given")));
-            }
+        let reader = fields::Reader { file, object, family };
+        let mut refused = reader.check_fields();
+        let config = Self::read(&reader, &mut refused);
+        // A field may be looked at twice.
+        let mut seen = std::collections::BTreeSet::new();
+        refused.retain(|r| seen.insert(r.to_string()));
+        (config, refused)
+    }
+
+    fn read(reader: &fields::Reader<'_>, refused: &mut Vec<ConfigError>) -> Option<Self> {
+        let (family, file, object) = (reader.family, reader.file, reader.object);
+        let num_heads = keep(refused, reader.size("num_attention_heads"));
+        let num_kv_heads = num_heads.and_then(|n| keep(refused, kv_heads(reader, n)));
+        let hidden_size = keep(refused, reader.size("hidden_size"));
+        let head_dim = match (hidden_size, num_heads) {
+            (Some(hidden), Some(heads)) => keep(refused, head_dim(reader, hidden, heads)),
+            _ => None,
         };
-        if head_dim % 2 != 0 {
-            return Err(reader.bad_text(
-                "head_dim",
-                &head_dim.to_string(),
-                "an even number, since rotary embedding pairs its halves",
-            ));
-        }
-        let num_layers = reader.size("num_hidden_layers")?;
-        if num_layers > limits::MAX_LAYERS {
-            return Err(reader.bad("num_hidden_layers", &format!("at most {}", limits::MAX_LAYERS)));
-        }
-        let eps = reader.positive("rms_norm_eps")?;
-        let max_position_embeddings = reader.size("max_position_embeddings")?;
-        let (rope, local_rope) =
-            rope_fields::read(&reader, rope_fields::Sizes { head_dim, max_position_embeddings })?;
-        let number =
-            |field: &str| Ok::<_, ConfigError>(reader.optional_positive(field)?.map(|x| x as f32));
+        let num_layers = keep(refused, layer_count(reader));
+        let eps = keep(refused, reader.positive("rms_norm_eps"));
+        let max_position_embeddings = keep(refused, reader.size("max_position_embeddings"));
+        let ropes = match (head_dim, max_position_embeddings) {
+            (Some(head_dim), Some(max_position_embeddings)) => {
+                let sizes = rope_fields::Sizes { head_dim, max_position_embeddings };
+                keep(refused, rope_fields::read(reader, sizes))
+            }
+            _ => None,
+        };
+        let scaled = |field: &str| Ok(Some(reader.positive(field)?));
         let score_scale = match family.score_scale {
-            ScoreScale::HeadDim => None,
+            ScoreScale::HeadDim => Ok(None),
             ScoreScale::QueryScalar => {
-                Some(reader.positive("query_pre_attn_scalar")?.powf(-0.5) as f32)
+                scaled("query_pre_attn_scalar").map(|x| x.map(|x| x.powf(-0.5) as f32))
             }
-            ScoreScale::Multiplier => Some(reader.positive("attention_multiplier")? as f32),
+            ScoreScale::Multiplier => scaled("attention_multiplier").map(|x| x.map(|x| x as f32)),
         };
+        let score_scale = keep(refused, score_scale);
+        let vocab_size = keep(refused, reader.size("vocab_size"));
+        let intermediate_size = keep(refused, reader.size("intermediate_size"));
+        let mut flag = |field: &str, default: bool| {
+            keep(refused, reader.flag(field)).map(|flag| flag.unwrap_or(default))
+        };
+        let tie_word_embeddings = flag("tie_word_embeddings", family.tie_default);
+        let (attention_bias, mlp_bias) = (flag("attention_bias", false), flag("mlp_bias", false));
+        let activation = keep(refused, reader.activation());
+        let mut number = |field: &str| {
+            keep(refused, reader.optional_positive(field)).map(|x| x.map(|x| x as f32))
+        };
+        let embedding_multiplier = match family.embedding_scale {
+            EmbeddingScale::Field => number("embedding_multiplier").map(|x| x.unwrap_or(1.0)),
+            EmbeddingScale::SqrtHidden => hidden_size.map(|h| (h as f64).sqrt() as f32),
+        };
+        let residual_scale = number("residual_multiplier");
+        let score_cap = number("attn_logit_softcapping");
+        let logit_cap = number("final_logit_softcapping");
+        let logit_divisor = number("logits_scaling");
+        let stated_dtype = keep(refused, reader.stated_dtype());
+        let bos = keep(refused, generation::token_ids(file, object, "bos_token_id"));
+        let eos_token_ids = keep(refused, generation::token_ids(file, object, "eos_token_id"));
+        let (rope, local_rope) = ropes?;
         let mut config = Self {
             family,
-            vocab_size: reader.size("vocab_size")?,
-            hidden_size,
-            intermediate_size: reader.size("intermediate_size")?,
-            num_layers,
-            num_heads,
-            num_kv_heads,
-            head_dim,
-            max_position_embeddings,
-            rms_norm_eps: eps as f32,
+            vocab_size: vocab_size?,
+            hidden_size: hidden_size?,
+            intermediate_size: intermediate_size?,
+            num_layers: num_layers?,
+            num_heads: num_heads?,
+            num_kv_heads: num_kv_heads?,
+            head_dim: head_dim?,
+            max_position_embeddings: max_position_embeddings?,
+            rms_norm_eps: eps? as f32,
             rope,
             local_rope,
             layers: Vec::new(),
-            tie_word_embeddings: reader.flag("tie_word_embeddings")?.unwrap_or(family.tie_default),
-            activation: reader.activation()?,
-            attention_bias: reader.flag("attention_bias")?.unwrap_or(false),
-            mlp_bias: reader.flag("mlp_bias")?.unwrap_or(false),
-            embedding_scale: match family.embedding_scale {
-                EmbeddingScale::Field => number("embedding_multiplier")?.unwrap_or(1.0),
-                EmbeddingScale::SqrtHidden => (hidden_size as f64).sqrt() as f32,
-            },
-            residual_scale: number("residual_multiplier")?.unwrap_or(1.0),
-            score_scale,
-            score_cap: number("attn_logit_softcapping")?,
-            logit_cap: number("final_logit_softcapping")?,
-            logit_divisor: number("logits_scaling")?.unwrap_or(1.0),
-            stated_dtype: reader.stated_dtype()?,
-            bos_token_id: generation::token_ids(file, object, "bos_token_id")?.first().copied(),
-            eos_token_ids: generation::token_ids(file, object, "eos_token_id")?,
+            tie_word_embeddings: tie_word_embeddings?,
+            activation: activation?,
+            attention_bias: attention_bias?,
+            mlp_bias: mlp_bias?,
+            embedding_scale: embedding_multiplier?,
+            residual_scale: residual_scale?.unwrap_or(1.0),
+            score_scale: score_scale?,
+            score_cap: score_cap?,
+            logit_cap: logit_cap?,
+            logit_divisor: logit_divisor?.unwrap_or(1.0),
+            stated_dtype: stated_dtype?,
+            bos_token_id: bos?.first().copied(),
+            eos_token_ids: eos_token_ids?,
         };
-        config.layers = layers::read(&reader, num_layers, config.capacity())?;
+        config.layers = keep(refused, layers::read(reader, config.num_layers, config.capacity()))?;
         if config.parameter_count().is_none() {
-            return Err(reader.bad("hidden_size", "sizes whose product can be counted in 64 bits"));
+            let expected = "sizes whose product can be counted in 64 bits";
+            refused.push(reader.bad("hidden_size", expected));
+            return None;
         }
-        Ok(config)
+        Some(config)
     }
 
     /// Width of all query heads together, the input width of the output projection.
@@ -373,6 +396,12 @@ impl ModelConfig {
         out
     }
 
+    /// Bytes of the keys and values of one position in float32, or none if they do not fit 64 bits.
+    pub fn kv_bytes_f32(&self) -> Option<u64> {
+        let width = (self.num_kv_heads as u64).checked_mul(self.head_dim as u64)?;
+        width.checked_mul(self.num_layers as u64)?.checked_mul(8)
+    }
+
     /// Number of parameters (a tied head counts once), or none if it does not fit 64 bits.
     pub fn parameter_count(&self) -> Option<u64> {
         let mut total = 0u64;
@@ -382,5 +411,62 @@ impl ModelConfig {
             total = total.checked_add(one.checked_mul(times)?)?;
         }
         Some(total)
+    }
+}
+
+/// The value, or none with the reason put to the others.
+fn keep<T>(refused: &mut Vec<ConfigError>, read: Result<T, ConfigError>) -> Option<T> {
+    read.map_err(|refusal| refused.push(refusal)).ok()
+}
+
+fn kv_heads(reader: &fields::Reader<'_>, num_heads: usize) -> Result<usize, ConfigError> {
+    let field = "num_key_value_heads";
+    let found = match reader.optional_size(field)? {
+        Some(n) => n,
+        // `null` is written by old exporters and read as "every head has its own" by all families.
+        None if reader.family.kv_heads_default_to_heads || reader.object.contains_key(field) => {
+            num_heads
+        }
+        None => return Err(reader.missing(field)),
+    };
+    match num_heads.is_multiple_of(found) {
+        true => Ok(found),
+        false => Err(reader.bad(field, &format!("a divisor of num_attention_heads ({num_heads})"))),
+    }
+}
+
+fn head_dim(
+    reader: &fields::Reader<'_>,
+    hidden_size: usize,
+    num_heads: usize,
+) -> Result<usize, ConfigError> {
+    let found = match reader.optional_size("head_dim")? {
+        Some(n) => n,
+        None if reader.family.head_dim == HeadDim::Stated => {
+            return Err(reader.missing("head_dim"));
+        }
+        None if hidden_size.is_multiple_of(num_heads) => hidden_size / num_heads,
+        None => {
+            let expected = format!(
+                "a multiple of num_attention_heads ({num_heads}), since head_dim is not given"
+            );
+            return Err(reader.bad("hidden_size", &expected));
+        }
+    };
+    match found.is_multiple_of(2) {
+        true => Ok(found),
+        false => Err(reader.bad_text(
+            "head_dim",
+            &found.to_string(),
+            "an even number, since rotary embedding pairs its halves",
+        )),
+    }
+}
+
+fn layer_count(reader: &fields::Reader<'_>) -> Result<usize, ConfigError> {
+    let found = reader.size("num_hidden_layers")?;
+    match found > limits::MAX_LAYERS {
+        true => Err(reader.bad("num_hidden_layers", &format!("at most {}", limits::MAX_LAYERS))),
+        false => Ok(found),
     }
 }

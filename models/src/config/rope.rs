@@ -47,6 +47,11 @@ pub enum RopeScaling {
         /// Factor of cosines and sines, as given or as it follows from `factor`, `mscale` and `mscale_all_dim`.
         attention_factor: f64,
     },
+    /// Every frequency divided by a factor of its own, whatever the length: how GGUF files carry Llama 3's scaling.
+    Factors {
+        /// Divisors.
+        factors: Vec<f32>,
+    },
     /// Every frequency divided by a factor of its own; one list for sequences up to the original context, another for
     /// longer ones (Phi 3).
     LongRope {
@@ -71,6 +76,7 @@ impl RopeScaling {
             RopeScaling::Llama3 { .. } => "llama3",
             RopeScaling::Yarn { .. } => "yarn",
             RopeScaling::LongRope { .. } => "longrope",
+            RopeScaling::Factors { .. } => "factors",
         }
     }
 }
@@ -153,6 +159,9 @@ impl Rope {
             RopeScaling::Default => (plain(base).collect(), 1.0),
             RopeScaling::Linear { factor } => {
                 (plain(base).map(|f| f / *factor as f32).collect(), 1.0)
+            }
+            RopeScaling::Factors { factors } => {
+                (plain(base).zip(factors).map(|(f, by)| f / by).collect(), 1.0)
             }
             RopeScaling::Dynamic { factor, plain_positions } => (
                 plain(self.dynamic_base(dim, length as u64, *factor, *plain_positions)).collect(),

@@ -4,7 +4,7 @@
 //! decides: `HF_HOME` or `HF_HUB_CACHE` (cache), `HF_TOKEN` or the token file in `HF_HOME` (access), `HF_ENDPOINT`
 //! (server), `HF_HUB_OFFLINE=1` (answer from the cache alone). A local folder never touches the network.
 
-use hf_hub::api::sync::{ApiBuilder, ApiError, ApiRepo};
+use hf_hub::api::sync::{Api, ApiBuilder, ApiError, ApiRepo};
 use hf_hub::{Cache, Repo, RepoType};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
@@ -74,6 +74,14 @@ pub enum HubError {
         /// Hub id.
         model: String,
     },
+    /// The cache cannot be written.
+    #[error("the hub's cache {cache} cannot be written: {source}; set HF_HOME to another folder")]
+    Cache {
+        /// The cache folder.
+        cache: String,
+        /// The reason.
+        source: std::io::Error,
+    },
     /// No place for the cache.
     #[error("there is no home folder for the hub's cache; set HF_HOME")]
     NoCache,
@@ -82,7 +90,13 @@ pub enum HubError {
 impl HubError {
     /// Whether the machine rather than the request is at fault.
     pub fn is_environment(&self) -> bool {
-        matches!(self, HubError::Network { .. } | HubError::NoCache | HubError::Changed { .. })
+        matches!(
+            self,
+            HubError::Network { .. }
+                | HubError::NoCache
+                | HubError::Cache { .. }
+                | HubError::Changed { .. }
+        )
     }
 }
 
@@ -212,7 +226,8 @@ impl Hub {
         if let Some(endpoint) = &self.endpoint {
             builder = builder.with_endpoint(endpoint.clone());
         }
-        let api = builder.build().map_err(|e| self.explain(id, &e))?.repo(repo.clone());
+        let client = builder.build().map_err(|e| self.explain(id, &e))?;
+        let api = client.repo(repo.clone());
         let info = api.info().map_err(|e| self.explain(id, &e))?;
         let there: Vec<&str> = info.siblings.iter().map(|s| s.rfilename.as_str()).collect();
         let no = |missing: &str| HubError::NoCheckpoint {
@@ -233,21 +248,52 @@ impl Hub {
         } else {
             return Err(no("model.safetensors and no model.safetensors.index.json"));
         }
-        let folder = self.get(&api, id, CONFIG)?;
-        for file in wanted {
-            if self.get(&api, id, file)? != folder {
+        let cache = Cache::new(self.cache.clone()).repo(repo.clone());
+        if info.sha.is_empty() || !info.sha.chars().all(|c| c.is_ascii_alphanumeric()) {
+            return Err(HubError::Network {
+                endpoint: self.endpoint_name(),
+                model: id.to_string(),
+                detail: format!("its commit is {:?}, which is no hash", info.sha),
+            });
+        }
+        // The revision as it is now, which may be newer than what is in the cache.
+        let folder = cache.pointer_path(&info.sha);
+        for file in std::iter::once(CONFIG).chain(wanted) {
+            if folder.join(file).exists() {
+                continue;
+            }
+            if self.get(&client, &api, id, file)? != folder {
                 return Err(HubError::Changed {
                     endpoint: self.endpoint_name(),
                     model: id.to_string(),
                 });
             }
         }
+        cache
+            .create_ref(&info.sha)
+            .map_err(|e| HubError::Cache { cache: self.cache.display().to_string(), source: e })?;
         Ok(folder)
     }
 
-    /// Fetches one file and gives the snapshot folder it lies in.
-    fn get(&self, api: &ApiRepo, id: &str, file: &str) -> Result<PathBuf, HubError> {
-        let path = api.get(file).map_err(|e| self.explain(id, &e))?;
+    /// Fetches one file and gives the snapshot folder it lies in. What was broken off is gone on with.
+    fn get(&self, client: &Api, api: &ApiRepo, id: &str, file: &str) -> Result<PathBuf, HubError> {
+        let path = api.download(file).map_err(|e| self.explain(id, &e))?;
+        let stated = client.metadata(&api.url(file)).map_err(|e| self.explain(id, &e))?.size();
+        let found = std::fs::metadata(&path).map_or(0, |m| m.len());
+        if found != stated as u64 {
+            // The client joins the parts of a file without looking at them. What came of it must not stay.
+            if let Ok(blob) = path.canonicalize() {
+                let _ = std::fs::remove_file(blob);
+            }
+            let _ = std::fs::remove_file(&path);
+            return Err(HubError::Network {
+                endpoint: self.endpoint_name(),
+                model: id.to_string(),
+                detail: format!(
+                    "{file} came as {found} bytes instead of {stated}; it is removed, run the command again"
+                ),
+            });
+        }
         path.parent().map(Path::to_path_buf).ok_or_else(|| HubError::NoCheckpoint {
             endpoint: self.endpoint_name(),
             model: id.to_string(),
@@ -301,7 +347,7 @@ fn is_true(value: &str) -> bool {
 /// What a MODEL argument means, decided without touching the network.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Spec {
-    /// A folder that exists.
+    /// A folder that exists, or a GGUF file.
     Folder(PathBuf),
     /// A hub repository.
     Hub {
@@ -321,6 +367,9 @@ impl Spec {
         let Some(text) = model else { return Ok(Spec::Embedded) };
         let path = Path::new(text);
         if path.is_dir() {
+            return Ok(Spec::Folder(path.to_path_buf()));
+        }
+        if path.is_file() && path.extension().is_some_and(|e| e == "gguf") {
             return Ok(Spec::Folder(path.to_path_buf()));
         }
         if path.exists() {

@@ -109,6 +109,10 @@ pub(super) fn tojson(value: &Value, options: Kwargs) -> Result<String, Error> {
     let sort_keys: Option<bool> = options.get("sort_keys")?;
     let separators: Option<Vec<String>> = options.get("separators")?;
     options.assert_all_used()?;
+    if indent.is_some_and(|n| n > limits::MAX_TEMPLATE_INDENT) {
+        let text = format!("tojson: an indent of at most {}", limits::MAX_TEMPLATE_INDENT);
+        return Err(Error::new(ErrorKind::InvalidOperation, text));
+    }
     let (item, key) = match separators.as_deref() {
         Some([item, key]) => (item.clone(), key.clone()),
         _ => (if indent.is_some() { "," } else { ", " }.to_string(), ": ".to_string()),

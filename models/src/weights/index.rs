@@ -74,6 +74,11 @@ pub(super) fn no_weights(files: &Files) -> WeightsError {
             ),
         };
     }
+    if let Some(gguf) = found.iter().find(|n| n.ends_with(".gguf")) {
+        // It brings a config of its own, which must not be mixed with the folder's.
+        let (folder, file) = (files.label().to_string(), gguf.to_string());
+        return WeightsError::GgufBesideConfig { folder, file };
+    }
     found.truncate(3);
     WeightsError::UnsupportedFormat { folder: files.label().to_string(), found: found.join(", ") }
 }

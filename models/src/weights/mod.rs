@@ -3,7 +3,7 @@
 //! `file.rs` reads one safetensors file and turns what is wrong with it into a sentence; `index.rs` reads the index of
 //! a sharded checkpoint; `tensor.rs` is the view of one tensor's bytes. This module puts them together: every tensor
 //! the config asks for must be there with its shape and a supported type, and every tensor that is there must be asked
-//! for, or the load is refused by name. Each tensor keeps the type it was stored in.
+//! for, or the load is refused by name, the first fault or, for reports, all of them. Each tensor keeps the type it was stored in.
 
 mod file;
 mod index;
@@ -39,6 +39,16 @@ pub enum WeightsError {
         folder: String,
         /// Names of the files found.
         found: String,
+    },
+    /// A GGUF file and a config that is not its own.
+    #[error(
+        "{folder} has config.json and its only weights are {file}, a GGUF file, which brings a config of its own; give the path of the file itself"
+    )]
+    GgufBesideConfig {
+        /// The folder.
+        folder: String,
+        /// The file.
+        file: String,
     },
     /// The folder has no weights at all.
     #[error(
@@ -136,64 +146,134 @@ pub struct Weights {
 const SINGLE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
 
+/// The first refusal, if there is one.
+fn first(refused: Vec<WeightsError>) -> Result<(), WeightsError> {
+    refused.into_iter().next().map_or(Ok(()), Err)
+}
+
+/// Tensors by name, as they lie in the files.
+#[derive(Debug, Default)]
+pub(crate) struct Found {
+    pub tensors: BTreeMap<String, WeightTensor>,
+    /// Names of the files.
+    pub files: Vec<String>,
+    /// Tensors of files that are refused.
+    absent: BTreeSet<String>,
+}
+
+impl Found {
+    /// Tensors of one file.
+    pub fn in_file(file: &str, tensors: BTreeMap<String, WeightTensor>) -> Self {
+        Self { tensors, files: vec![file.to_string()], absent: BTreeSet::new() }
+    }
+
+    /// The tensors of a folder's files.
+    fn gather(files: &Files, refused: &mut Vec<WeightsError>) -> Self {
+        if files.has(SINGLE) {
+            return match SafetensorsFile::open(files, SINGLE) {
+                Ok(file) => Self::in_file(SINGLE, file.into_tensors()),
+                Err(refusal) => {
+                    refused.push(refusal);
+                    Self::default()
+                }
+            };
+        }
+        if !files.has(INDEX) {
+            refused.push(index::no_weights(files));
+            return Self::default();
+        }
+        let map = match index::read(files) {
+            Ok(map) => map,
+            Err(refusal) => {
+                refused.push(refusal);
+                return Self::default();
+            }
+        };
+        let mut all = Self::default();
+        let mut shards: BTreeMap<&str, Vec<&String>> = BTreeMap::new();
+        for (tensor, shard) in &map {
+            shards.entry(shard).or_default().push(tensor);
+        }
+        for (shard, listed) in shards {
+            match all.shard(files, shard, &listed, &map) {
+                Ok(()) => all.files.push(shard.to_string()),
+                Err(refusal) => {
+                    refused.push(refusal);
+                    all.absent.extend(listed.into_iter().cloned());
+                }
+            }
+        }
+        all
+    }
+
+    /// Takes in the tensors of a shard, which are those that the index lists and no others.
+    fn shard(
+        &mut self,
+        files: &Files,
+        shard: &str,
+        listed: &[&String],
+        map: &BTreeMap<String, String>,
+    ) -> Result<(), WeightsError> {
+        if !files.has(shard) {
+            return Err(index::missing_shard(files, shard));
+        }
+        let tensors = SafetensorsFile::open(files, shard)?.into_tensors();
+        if let Some(tensor) = listed.iter().find(|t| !tensors.contains_key(**t)) {
+            let (tensor, shard) = (tensor.to_string(), shard.to_string());
+            return Err(WeightsError::NotInShard { tensor, shard });
+        }
+        for name in tensors.keys() {
+            let what = match map.get(name) {
+                Some(s) if s == shard => continue,
+                Some(s) => {
+                    format!("the tensor {name} is in {shard} as well as in {s}; keep one of them")
+                }
+                None => format!(
+                    "the tensor {name} of {shard} is not listed; the index is of another version of the checkpoint"
+                ),
+            };
+            return Err(WeightsError::BadIndex { what });
+        }
+        self.tensors.extend(tensors);
+        Ok(())
+    }
+}
+
 impl Weights {
     /// Maps the weight files and checks every tensor against the config. Nothing is copied.
     pub fn load(files: &Files, config: &ModelConfig) -> Result<Self, WeightsError> {
-        let mut found = BTreeMap::new();
-        let mut names = Vec::new();
-        if files.has(SINGLE) {
-            let file = SafetensorsFile::open(files, SINGLE)?;
-            names.push(SINGLE.to_string());
-            found.extend(file.into_tensors());
-        } else if files.has(INDEX) {
-            let map = index::read(files)?;
-            let shards: BTreeSet<&String> = map.values().collect();
-            for shard in shards {
-                if !files.has(shard) {
-                    return Err(index::missing_shard(files, shard));
-                }
-                let tensors = SafetensorsFile::open(files, shard)?.into_tensors();
-                for (tensor, _) in map.iter().filter(|(_, s)| *s == shard) {
-                    if !tensors.contains_key(tensor) {
-                        return Err(WeightsError::NotInShard {
-                            tensor: tensor.clone(),
-                            shard: shard.clone(),
-                        });
-                    }
-                }
-                for (name, tensor) in tensors {
-                    match map.get(&name) {
-                        Some(s) if s == shard => {}
-                        Some(s) => {
-                            return Err(WeightsError::BadIndex {
-                                what: format!(
-                                    "the tensor {name} is in {shard} as well as in {s}; keep one of them"
-                                ),
-                            });
-                        }
-                        None => {
-                            return Err(WeightsError::BadIndex {
-                                what: format!(
-                                    "the tensor {name} of {shard} is not listed; the index is of another version of the checkpoint"
-                                ),
-                            });
-                        }
-                    }
-                    found.insert(name, tensor);
-                }
-                names.push(shard.clone());
-            }
-        } else {
-            return Err(index::no_weights(files));
-        }
-        Self::assemble(found, names, config)
+        let mut refused = Vec::new();
+        let found = Found::gather(files, &mut refused);
+        first(refused)?;
+        Self::assemble(found, config)
     }
 
-    fn assemble(
-        mut found: BTreeMap<String, WeightTensor>,
-        files: Vec<String>,
-        config: &ModelConfig,
-    ) -> Result<Self, WeightsError> {
+    /// Puts a model together from tensors by name.
+    pub(crate) fn assemble(found: Found, config: &ModelConfig) -> Result<Self, WeightsError> {
+        let mut refused = Vec::new();
+        let weights = Self::put_together(found, config, &mut refused);
+        first(refused)?;
+        Ok(weights)
+    }
+
+    /// Everything that is wrong with the weights of a folder, and every tensor there is.
+    pub(crate) fn survey(
+        files: &Files,
+        config: Option<&ModelConfig>,
+    ) -> (Vec<WeightTensor>, Vec<WeightsError>) {
+        let mut refused = Vec::new();
+        let found = Found::gather(files, &mut refused);
+        let tensors = found.tensors.values().cloned().collect();
+        if let Some(config) = config
+            && !found.tensors.is_empty()
+        {
+            Self::put_together(found, config, &mut refused);
+        }
+        (tensors, refused)
+    }
+
+    fn put_together(found: Found, config: &ModelConfig, refused: &mut Vec<WeightsError>) -> Self {
+        let Found { tensors: mut found, files, absent } = found;
         let mut shared = BTreeMap::new();
         let mut layers = vec![BTreeMap::new(); config.num_layers.min(found.len())];
         // Refuse what nobody asked for first: a bias or an extra norm explains a model better than its consequences.
@@ -205,7 +285,7 @@ impl Weights {
             for name in extra {
                 let tensor = &found[&name];
                 if !is_redundant(&name, tensor, &found, config) {
-                    return Err(WeightsError::UnexpectedTensor {
+                    refused.push(WeightsError::UnexpectedTensor {
                         tensor: name.clone(),
                         shape: tensor.shape().to_vec(),
                         file: tensor.file().to_string(),
@@ -217,6 +297,9 @@ impl Weights {
         }
         for TensorSpec { name, role, layer, shape } in specs {
             let Some(tensor) = found.remove(&name) else {
+                if absent.contains(&name) {
+                    continue;
+                }
                 let hint = if role == Role::LmHead {
                     ", and \"tie_word_embeddings\" is false in config.json: either the file is incomplete or the config should say true".to_string()
                 } else {
@@ -225,20 +308,23 @@ impl Weights {
                         config.num_layers, config.family.architecture
                     )
                 };
-                return Err(WeightsError::MissingTensor { tensor: name, hint });
+                refused.push(WeightsError::MissingTensor { tensor: name, hint });
+                continue;
             };
             if tensor.shape() != shape {
-                return Err(WeightsError::BadShape {
+                refused.push(WeightsError::BadShape {
                     tensor: name,
                     found: tensor.shape().to_vec(),
                     expected: shape,
                 });
+                continue;
             }
             if tensor.dtype() == DType::Other {
-                return Err(WeightsError::BadDType {
+                refused.push(WeightsError::BadDType {
                     tensor: name,
                     found: tensor.stored_dtype().to_string(),
                 });
+                continue;
             }
             // More layers than tensors: the tensor cannot have been found.
             let map = match layer.map(|l| layers.get_mut(l)) {
@@ -256,7 +342,7 @@ impl Weights {
                 map.insert(role, tensor);
             }
         }
-        Ok(Self { shared, layers, tied: config.tie_word_embeddings, files })
+        Self { shared, layers, tied: config.tie_word_embeddings, files }
     }
 
     /// A tensor of one decoder layer.
@@ -344,10 +430,12 @@ fn is_redundant(
         .strip_prefix(head)
         .and_then(|n| n.strip_suffix(tail))
         .and_then(|n| n.parse::<usize>().ok());
-    let expected = config.rope.inv_freq(config.head_dim);
-    if layer.is_none_or(|l| l >= config.num_layers) || tensor.shape() != [expected.len()] {
+    // The table has the size that the config says, so the tensor must have it first.
+    let components = config.rope.rotary_dim(config.head_dim) / 2;
+    if layer.is_none_or(|l| l >= config.num_layers) || tensor.shape() != [components] {
         return false;
     }
+    let expected = config.rope.inv_freq(config.head_dim);
     let tolerance = match tensor.dtype() {
         DType::F32 => 1e-6,
         DType::F16 => 1e-3,

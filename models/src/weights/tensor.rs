@@ -65,6 +65,19 @@ impl fmt::Debug for WeightTensor {
 }
 
 impl WeightTensor {
+    /// A tensor whose bytes are `range` of `storage`.
+    pub(crate) fn from_parts(
+        storage: Arc<Bytes>,
+        range: Range<usize>,
+        name: String,
+        file: Arc<str>,
+        dtype: DType,
+        stored_dtype: &str,
+        shape: Vec<usize>,
+    ) -> Self {
+        Self { storage, range, name, file, dtype, stored_dtype: stored_dtype.to_string(), shape }
+    }
+
     /// Name in the checkpoint.
     pub fn name(&self) -> &str {
         &self.name

@@ -1,6 +1,7 @@
 //! Shared by the integration tests: where the fixtures lie, and a writer of small checkpoints with chosen faults.
 #![allow(dead_code)]
 
+pub mod gguf;
 pub mod noise;
 pub mod ordered;
 

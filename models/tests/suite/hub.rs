@@ -9,11 +9,24 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
+const OLD: &str = "89abcdef0123456789abcdef0123456789abcdef";
 
-/// A hub with one model, `owner/tiny`, that counts its requests.
+/// A hub with one model, `owner/tiny`, that keeps its requests: the path, and the bytes asked for.
 struct Server {
     endpoint: String,
     requests: Arc<Mutex<Vec<String>>>,
+    mood: Arc<Mutex<Mood>>,
+}
+
+/// How the server behaves.
+#[derive(Clone)]
+struct Mood {
+    /// Commits by revision.
+    revisions: Vec<(&'static str, &'static str)>,
+    /// Answers that are cut off after so many bytes, and how many answers to cut.
+    cut: (usize, usize),
+    /// Whether parts of files are given as whole files, as servers do that know no ranges.
+    whole: bool,
 }
 
 impl Server {
@@ -29,13 +42,20 @@ impl Server {
         let endpoint = format!("http://{}", listener.local_addr().unwrap());
         let requests = Arc::new(Mutex::new(Vec::new()));
         let (log, token) = (requests.clone(), token.map(str::to_string));
+        let revisions = vec![("main", COMMIT), ("v1", OLD), ("refs%2Fpr%2F1", OLD)];
+        let mood = Arc::new(Mutex::new(Mood { revisions, cut: (0, 0), whole: false }));
+        let shared = mood.clone();
         std::thread::spawn(move || {
             for stream in listener.incoming() {
                 let Ok(stream) = stream else { return };
-                answer(stream, &files, token.as_deref(), &log);
+                answer(stream, &files, token.as_deref(), &log, &shared);
             }
         });
-        Self { endpoint, requests }
+        Self { endpoint, requests, mood }
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Mood)) {
+        change(&mut self.mood.lock().unwrap());
     }
 
     fn requests(&self) -> Vec<String> {
@@ -49,6 +69,7 @@ fn answer(
     files: &BTreeMap<String, Vec<u8>>,
     token: Option<&str>,
     log: &Mutex<Vec<String>>,
+    mood: &Mutex<Mood>,
 ) {
     let mut reader = BufReader::new(stream.try_clone().unwrap());
     let mut first = String::new();
@@ -69,7 +90,8 @@ fn answer(
             _ => {}
         }
     }
-    log.lock().unwrap().push(path.clone());
+    let asked = range.as_ref().map(|r| format!(" {r}")).unwrap_or_default();
+    log.lock().unwrap().push(format!("{path}{asked}"));
     let reply = |stream: &mut TcpStream, status: &str, headers: &str, body: &[u8]| {
         let head = format!(
             "HTTP/1.1 {status}\r\nContent-Length: {}\r\nConnection: close\r\n{headers}\r\n",
@@ -81,30 +103,44 @@ fn answer(
         assert!(!t.is_empty());
         return reply(&mut stream, "401 Unauthorized", "", b"");
     }
-    if path.starts_with("/api/models/owner/tiny/revision/main") {
+    let known = mood.lock().unwrap().clone();
+    let commit = |revision: &str| known.revisions.iter().find(|(r, _)| *r == revision);
+    if let Some(revision) = path.strip_prefix("/api/models/owner/tiny/revision/") {
+        let Some((_, commit)) = commit(revision.trim_end_matches('?')) else {
+            return reply(&mut stream, "404 Not Found", "", b"");
+        };
         let siblings: Vec<_> = files.keys().map(|f| serde_json::json!({"rfilename": f})).collect();
-        let body = serde_json::json!({"sha": COMMIT, "siblings": siblings}).to_string();
+        let body = serde_json::json!({"sha": commit, "siblings": siblings}).to_string();
         return reply(&mut stream, "200 OK", "Content-Type: application/json\r\n", body.as_bytes());
     }
-    let Some(data) = path.strip_prefix("/owner/tiny/resolve/main/").and_then(|f| files.get(f))
-    else {
+    let wanted = path.strip_prefix("/owner/tiny/resolve/").and_then(|p| p.split_once('/'));
+    let found = wanted.and_then(|(r, file)| Some((commit(r)?.1, file, files.get(file)?)));
+    let Some((commit, file, data)) = found else {
         return reply(&mut stream, "404 Not Found", "", b"");
     };
-    let etag = format!(
-        "X-Repo-Commit: {COMMIT}\r\nETag: \"{}-{}\"\r\n",
-        path.len(),
-        path.replace('/', "-")
-    );
-    match range.as_deref().and_then(|r| r.split_once('-')) {
-        Some((start, end)) => {
-            let start: usize = start.parse().unwrap();
-            let end = end.parse::<usize>().map_or(data.len(), |e| (e + 1).min(data.len()));
-            let headers =
-                format!("{etag}Content-Range: bytes {start}-{}/{}\r\n", end - 1, data.len());
-            reply(&mut stream, "206 Partial Content", &headers, &data[start..end]);
-        }
-        None => reply(&mut stream, "200 OK", &etag, data),
+    let etag = format!("X-Repo-Commit: {commit}\r\nETag: \"{}-{file}\"\r\n", data.len());
+    let Some((start, end)) = range.as_deref().and_then(|r| r.split_once('-')) else {
+        return reply(&mut stream, "200 OK", &etag, data);
+    };
+    let start: usize = start.parse().unwrap();
+    if end.is_empty() && known.whole {
+        return reply(&mut stream, "200 OK", &etag, data);
     }
+    let last = end.parse::<usize>().map_or(data.len(), |e| (e + 1).min(data.len()));
+    let headers = format!("{etag}Content-Range: bytes {start}-{}/{}\r\n", last - 1, data.len());
+    let part = &data[start..last];
+    let (keep, left) = known.cut;
+    if end.is_empty() && left > 0 && part.len() > keep {
+        mood.lock().unwrap().cut.1 -= 1;
+        // The length is promised, and the connection ends before it.
+        let length = part.len();
+        let head = format!(
+            "HTTP/1.1 206 Partial Content\r\nContent-Length: {length}\r\nConnection: close\r\n{headers}\r\n"
+        );
+        let _ = stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(&part[..keep]));
+        return;
+    }
+    reply(&mut stream, "206 Partial Content", &headers, part);
 }
 
 fn hub(endpoint: &str, cache: &Path) -> Hub {
@@ -235,4 +271,85 @@ fn folders_never_touch_the_network() {
         text,
         "./no/such/folder is neither a folder nor a hub id such as owner/name; check the path"
     );
+}
+
+#[test]
+fn a_revision_is_a_snapshot_of_its_own() {
+    let server = Server::start(&common::checkpoint("llama-odd-f32"), None);
+    let cache = tempfile::tempdir().unwrap();
+    let online = hub(&server.endpoint, cache.path());
+    let folder = |c: &Checkpoint| match c.source() {
+        Source::Hub { path, .. } => path.file_name().unwrap().to_str().unwrap().to_string(),
+        other => panic!("{other:?}"),
+    };
+    let main = Checkpoint::from_hub(&online, "owner/tiny", "main").unwrap();
+    let tag = Checkpoint::from_hub(&online, "owner/tiny", "v1").unwrap();
+    let pr = Checkpoint::from_hub(&online, "owner/tiny", "refs/pr/1").unwrap();
+    assert_eq!([folder(&main), folder(&tag), folder(&pr)], [COMMIT, OLD, OLD]);
+    let text = Checkpoint::from_hub(&online, "owner/tiny", "v2").unwrap_err().to_string();
+    assert!(text.contains("404") && text.contains("no such revision"), "{text}");
+    let offline = Hub { offline: true, ..online };
+    assert_eq!(folder(&Checkpoint::from_hub(&offline, "owner/tiny", "v1").unwrap()), OLD);
+    let text = Checkpoint::from_hub(&offline, "owner/tiny", "v2").unwrap_err().to_string();
+    assert!(text.starts_with("HF_HUB_OFFLINE is set"), "{text}");
+}
+
+/// A branch that moved on is fetched anew, and offline the newest that was seen is used.
+#[test]
+fn a_branch_that_moved_is_followed() {
+    let server = Server::start(&common::checkpoint("llama-odd-f32"), None);
+    server.change(|m| m.revisions = vec![("main", OLD)]);
+    let cache = tempfile::tempdir().unwrap();
+    let online = hub(&server.endpoint, cache.path());
+    let path = |hub: &Hub| hub.fetch("owner/tiny", "main").unwrap();
+    assert!(path(&online).ends_with(OLD));
+    server.change(|m| m.revisions = vec![("main", COMMIT)]);
+    assert!(path(&online).ends_with(COMMIT));
+    let offline = Hub { offline: true, ..online.clone() };
+    assert!(path(&offline).ends_with(COMMIT));
+    // Back again: nothing is fetched, and it counts offline too.
+    server.change(|m| m.revisions = vec![("main", OLD)]);
+    let before = server.requests().len();
+    assert!(path(&online).ends_with(OLD) && path(&offline).ends_with(OLD));
+    assert_eq!(server.requests().len(), before + 1);
+}
+
+#[test]
+fn a_download_that_was_broken_off_is_gone_on_with() {
+    let local = common::checkpoint("llama-odd-f32");
+    let weights = std::fs::read(local.join("model.safetensors")).unwrap();
+    let server = Server::start(&local, None);
+    let cache = tempfile::tempdir().unwrap();
+    let online = Hub { progress: true, ..hub(&server.endpoint, cache.path()) };
+    // The client tries a file three times; then it is the next run's turn.
+    server.change(|m| m.cut = (weights.len() / 5, 3));
+    let error = Checkpoint::from_hub(&online, "owner/tiny", "main").unwrap_err();
+    assert!(error.is_environment(), "{error}");
+    assert!(error.to_string().starts_with("owner/tiny could not be fetched"), "{error}");
+    let before = server.requests().len();
+    let c = Checkpoint::from_hub(&online, "owner/tiny", "main").unwrap();
+    let resumed = server.requests().split_off(before);
+    let resumed =
+        resumed.iter().find(|r| r.contains("safetensors") && !r.ends_with(" 0-0")).unwrap();
+    let start: usize = resumed.split(' ').nth(1).unwrap().trim_end_matches('-').parse().unwrap();
+    assert!(start >= 3 * (weights.len() / 5), "{resumed}");
+    let Source::Hub { path, .. } = c.source() else { panic!() };
+    assert!(std::fs::read(path.join("model.safetensors")).unwrap() == weights);
+}
+
+/// A server that answers a part with the whole leaves no wrong file behind.
+#[test]
+fn a_file_of_another_length_is_not_kept() {
+    let local = common::checkpoint("llama-odd-f32");
+    let weights = std::fs::read(local.join("model.safetensors")).unwrap();
+    let server = Server::start(&local, None);
+    let cache = tempfile::tempdir().unwrap();
+    let online = hub(&server.endpoint, cache.path());
+    server.change(|m| m.cut = (weights.len() / 5, 3));
+    assert!(online.fetch("owner/tiny", "main").is_err());
+    server.change(|m| m.whole = true);
+    let error = online.fetch("owner/tiny", "main").unwrap_err();
+    assert!(error.is_environment() && error.to_string().contains("bytes instead of"), "{error}");
+    let path = online.fetch("owner/tiny", "main").unwrap();
+    assert!(std::fs::read(path.join("model.safetensors")).unwrap() == weights);
 }

@@ -231,6 +231,29 @@ fn stale_index() {
     let text = spoil(&|i| i["weight_map"]["lm_head.weight"] = json!("../elsewhere.safetensors"));
     assert!(text.contains("not the name of a safetensors file"), "{text}");
     assert!(spoil(&|i| *i = json!({})).contains("no \"weight_map\""));
+    // A tensor in two shards, of which the index names one.
+    let folder = common::copy("llama-sharded-bf16");
+    let shard = |n: u32| folder.path().join(format!("model-0000{n}-of-00004.safetensors"));
+    std::fs::copy(shard(1), shard(2)).unwrap();
+    let text = refusal(folder.path());
+    assert!(text.contains("which does not hold it") || text.contains("as well as in"), "{text}");
+    let twice = common::copy("llama-sharded-bf16");
+    let first = twice.path().join("model-00001-of-00004.safetensors");
+    let bytes = std::fs::read(&first).unwrap();
+    let n = 8 + u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+    let mut header: serde_json::Value = serde_json::from_slice(&bytes[8..n]).unwrap();
+    let end = bytes.len() - n;
+    header["model.norm.weight"] =
+        json!({"dtype": "BF16", "shape": [1], "data_offsets": [end, end + 2]});
+    let data = [&bytes[n..], &[0; 2]].concat();
+    std::fs::write(&first, with_header(&header.to_string(), &data)).unwrap();
+    let text = refusal(twice.path());
+    assert!(
+        text.contains(
+            "model.norm.weight is in model-00001-of-00004.safetensors as well as in model-0000"
+        ),
+        "{text}"
+    );
     assert!(spoil(&|i| i["weight_map"] = json!({})).contains("is empty"));
     let folder = common::copy("llama-sharded-bf16");
     std::fs::remove_file(folder.path().join("model.safetensors.index.json")).unwrap();
@@ -299,7 +322,8 @@ fn other_formats() {
         folder.path().display()
     );
     assert_eq!(text, expected);
-    assert!(with(&["model.gguf"]).0.contains("only as model.gguf"));
+    let text = with(&["model.gguf"]).0;
+    assert!(text.contains("its only weights are model.gguf, a GGUF file"), "{text}");
     assert!(
         with(&["training_args.bin"])
             .0
