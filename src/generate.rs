@@ -1,11 +1,13 @@
-//! Greedy decoding with any executor: the CPU reference, the schedule VM.
+//! Generations: what is asked for, what came of it, and greedy decoding with any executor that gives logits.
 
 use std::collections::BTreeSet;
-use std::time::Instant;
+use std::ops::ControlFlow;
 
+use amk_models::Sampler;
 use amk_models::golden::{LogitSource, SourceError};
-use amk_models::greedy;
 use serde::Serialize;
+
+use crate::sampled::{Sequence, sample};
 
 /// Why a generation cannot be made.
 #[derive(Debug, thiserror::Error)]
@@ -128,9 +130,6 @@ impl Generation {
 
 /// Decodes greedily, lowest id on ties. `each` sees every token as soon as it is known.
 ///
-/// The last token is never fed back, so a context of `capacity` positions takes prompt and tokens of
-/// `capacity + 1` together.
-///
 /// # Errors
 /// [`GenerateError`]; nothing is decoded if the request is at fault.
 pub fn generate(
@@ -138,38 +137,12 @@ pub fn generate(
     request: &Request<'_>,
     each: &mut dyn FnMut(u32),
 ) -> Result<Generation, GenerateError> {
-    let prompt = request.prompt;
     request.check(source.vocab_size())?;
-    let start = Instant::now();
-    let mut done = Generation::none();
-    if request.max_tokens == 0 {
-        return Ok(done);
-    }
-    source.reset().map_err(GenerateError::Source)?;
-    let mut logits = source.prompt(prompt).map_err(GenerateError::Source)?;
-    done.prefill_seconds = start.elapsed().as_secs_f64();
-    let start = Instant::now();
-    let mut position = prompt.len();
-    loop {
-        let token = greedy(&logits).ok_or(GenerateError::Nan { position: position - 1 })?;
-        done.tokens.push(token);
+    let mut sequence = Sequence::new(source).map_err(GenerateError::Source)?;
+    sample(&mut sequence, request, &mut Sampler::greedy(), &mut |token, _| {
         each(token);
-        if request.stop.contains(&token) {
-            done.finish_reason = FinishReason::Stop;
-            break;
-        }
-        if done.tokens.len() >= request.max_tokens {
-            break;
-        }
-        if position >= request.capacity {
-            done.finish_reason = FinishReason::Capacity;
-            break;
-        }
-        logits = source.step(token, position).map_err(GenerateError::Source)?;
-        position += 1;
-    }
-    done.decode_seconds = start.elapsed().as_secs_f64();
-    Ok(done)
+        ControlFlow::Continue(())
+    })
 }
 
 #[cfg(test)]

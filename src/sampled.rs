@@ -47,8 +47,9 @@ impl<'a> Sequence<'a> {
     }
 }
 
-/// Decodes by drawing. `each` sees every token with the logits it was drawn from, and may end the generation after it,
-/// which then counts as stopped.
+/// Decodes by drawing. `each` sees every token with the logits it was drawn from, and may end the generation after it
+/// with the reason it gives. The last token is never fed back, so a context of `capacity` positions takes prompt and
+/// tokens of `capacity + 1` together.
 ///
 /// # Errors
 /// [`GenerateError`]; nothing is decoded if the request is at fault.
@@ -56,25 +57,10 @@ pub fn sample(
     sequence: &mut Sequence<'_>,
     request: &Request<'_>,
     sampler: &mut Sampler,
-    each: &mut dyn FnMut(u32, &[f32]) -> ControlFlow<()>,
+    each: &mut dyn FnMut(u32, &[f32]) -> ControlFlow<FinishReason>,
 ) -> Result<Generation, GenerateError> {
-    let vocab_size = sequence.source.vocab_size();
-    if request.prompt.is_empty() {
-        return Err(GenerateError::EmptyPrompt);
-    }
-    if let Some(&token) = request.prompt.iter().find(|t| **t as usize >= vocab_size) {
-        return Err(GenerateError::Token { token, vocab_size });
-    }
-    if request.prompt.len() > request.capacity {
-        let (tokens, capacity) = (request.prompt.len(), request.capacity);
-        return Err(GenerateError::TooLong { tokens, capacity });
-    }
-    let mut done = Generation {
-        tokens: Vec::new(),
-        finish_reason: FinishReason::Length,
-        prefill_seconds: 0.0,
-        decode_seconds: 0.0,
-    };
+    request.check(sequence.source.vocab_size())?;
+    let mut done = Generation::none();
     if request.max_tokens == 0 {
         return Ok(done);
     }
@@ -89,8 +75,12 @@ pub fn sample(
         done.tokens.push(token);
         let flow = each(token, &logits);
         context.push(token);
-        if request.stop.contains(&token) || flow.is_break() {
+        if request.stop.contains(&token) {
             done.finish_reason = FinishReason::Stop;
+            break;
+        }
+        if let ControlFlow::Break(reason) = flow {
+            done.finish_reason = reason;
             break;
         }
         if done.tokens.len() >= request.max_tokens {
@@ -126,7 +116,11 @@ mod tests {
         let done = sample(&mut sequence, &request, &mut sampler, &mut |_, logits| {
             assert_eq!(logits.len(), 1024);
             n += 1;
-            if n == limit { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            if n == limit {
+                ControlFlow::Break(FinishReason::Stop)
+            } else {
+                ControlFlow::Continue(())
+            }
         });
         done.unwrap().tokens
     }
@@ -143,6 +137,52 @@ mod tests {
         let warm = |seed| Sampling { temperature: 1.0, seed, ..Sampling::default() };
         assert_eq!(run(warm(1), 99), run(warm(1), 99));
         assert_ne!(run(warm(1), 99), run(warm(2), 99));
+    }
+
+    /// Pearson's chi-square of first tokens over many seeds against the exact probabilities of the embedded model.
+    #[test]
+    fn first_tokens_follow_the_models_distribution() {
+        let checkpoint = Checkpoint::embedded().unwrap();
+        let mut reference = Reference::new(&checkpoint).unwrap();
+        let prompt = [3, 4, 5];
+        let logits = reference.prefill(&prompt, 0, amk_models::Want::Last).unwrap().remove(0);
+        let sampling = Sampling { temperature: 1.3, top_k: Some(12), ..Sampling::default() };
+        let expected = sampling.distribution(&logits, &prompt).unwrap();
+        assert_eq!(expected.len(), 12);
+        let (n, stop) = (20_000u64, BTreeSet::new());
+        let request = Request { prompt: &prompt, max_tokens: 1, stop: &stop, capacity: 512 };
+        /// Gives the logits that were computed once.
+        struct Fixed(Vec<f32>);
+        impl LogitSource for Fixed {
+            fn vocab_size(&self) -> usize {
+                self.0.len()
+            }
+            fn reset(&mut self) -> Result<(), SourceError> {
+                Ok(())
+            }
+            fn step(&mut self, _: u32, _: usize) -> Result<Vec<f32>, SourceError> {
+                Ok(self.0.clone())
+            }
+        }
+        let mut source = Fixed(logits);
+        let mut sequence = Sequence::new(&mut source).unwrap();
+        let mut counts = std::collections::BTreeMap::new();
+        for seed in 0..n {
+            let mut sampler = Sampler::new(Sampling { seed, ..sampling.clone() }).unwrap();
+            let go_on = &mut |_, _: &[f32]| ControlFlow::Continue(());
+            let done = sample(&mut sequence, &request, &mut sampler, go_on).unwrap();
+            *counts.entry(done.tokens[0]).or_insert(0u32) += 1;
+        }
+        assert!(counts.keys().all(|id| expected.iter().any(|(e, _)| e == id)));
+        let square: f64 = expected
+            .iter()
+            .map(|(id, p)| {
+                let e = p * n as f64;
+                (f64::from(counts.get(id).copied().unwrap_or(0)) - e).powi(2) / e
+            })
+            .sum();
+        // The 0.9999 quantile of chi-square with 11 degrees of freedom.
+        assert!(square < 37.4, "{square}");
     }
 
     #[test]

@@ -117,8 +117,13 @@ pub fn run(args: &ChatArgs, out: &Output) -> Outcome {
                 Ok(piece) => show(stops.push(&piece)),
                 Err(e) => broken = Some(e),
             }
-            let enough = stops.stopped() || broken.is_some() || interrupted.load(Ordering::Relaxed);
-            if enough { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            if stops.stopped() || broken.is_some() {
+                return ControlFlow::Break(FinishReason::Stop);
+            }
+            match interrupted.load(Ordering::Relaxed) {
+                true => ControlFlow::Break(FinishReason::Cancelled),
+                false => ControlFlow::Continue(()),
+            }
         })
         .map_err(Failure::input)?;
         if let Some(e) = broken {

@@ -2,40 +2,46 @@
 
 use std::collections::BTreeSet;
 use std::io::IsTerminal;
+use std::ops::ControlFlow;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use amk::decode::decode;
-use amk::generate::{FinishReason, GenerateError, Generation, Request, generate};
+use amk::generate::{FinishReason, GenerateError, Generation, Request};
 use amk::lower::{Mode, Shape};
 use amk::pipeline::default_mode;
+use amk::sampled::{Sequence, sample};
 use amk::scheduled::Scheduled;
 use amk::target::resolve;
 use amk_models::golden::LogitSource;
-use amk_models::{Checkpoint, Message, Reference, Tokenizer};
+use amk_models::sampling::{LogProbs, log_probs};
+use amk_models::{Checkpoint, Message, Reference, Sampling, Tokenizer};
 use clap::{ArgGroup, Args, ValueEnum};
 use serde::Serialize;
 
 use super::compile::Compute;
 use super::device::{CudaArgs, Plan, Ready, driver_is_there, source_failure};
+use super::sampling::SamplingArgs;
 use super::{Failure, Outcome, Verdict, model};
 use crate::output::{self, Output};
 
 /// The part whose schedule the VM executes.
 const VM_TARGET: &str = "sm_90a";
 
-/// Generate tokens greedily and print them as text.
+/// Generate tokens and print them as text.
 #[derive(Args)]
 #[command(after_help = "\
-Decoding is greedy: the largest logit wins, the lowest id on ties. Without a tokenizer ids are printed.
-On a CUDA device whole launches of many tokens run at once; Ctrl-C ends one at the next token, and a
-launch that hangs is ended and named (exit code 1).
+Decoding is greedy unless a temperature is given: the largest logit wins, the lowest id on ties. Without a
+tokenizer ids are printed. On a CUDA device greedy decoding runs whole launches of many tokens at once;
+drawing tokens, and log probabilities, take a launch for each token and read its logits back. Ctrl-C ends
+the generation at the next token, and a launch that hangs is ended and named (exit code 1).
 
 Examples:
   amk generate --prompt \"In the beginning\"
   amk generate path/to/checkpoint --prompt-ids 1,450,7483 --max-tokens 32 --json
   amk generate owner/name --chat --prompt \"Name three rivers.\" --stream
+  amk generate path/to/checkpoint --prompt \"In the beginning\" --temperature 0.8 --top-p 0.95 --seed 7
   amk generate path/to/checkpoint --prompt \"In the beginning\" --device cuda --activations f32")]
 pub struct GenerateArgs {
     /// A checkpoint folder or a hub id; by default the embedded model.
@@ -55,6 +61,11 @@ pub struct GenerateArgs {
     /// Go on after an end-of-sequence token.
     #[arg(long)]
     ignore_eos: bool,
+    /// With --json: log probabilities of each token and of the N best beside it.
+    #[arg(long, value_name = "N")]
+    logprobs: Option<usize>,
+    #[command(flatten)]
+    sampling: SamplingArgs,
     /// What runs the model.
     #[arg(long, value_enum, default_value_t)]
     pub device: Device,
@@ -127,6 +138,10 @@ struct GenerateDocument<'a> {
     text: Option<String>,
     prompt_tokens: usize,
     finish_reason: FinishReason,
+    /// How tokens were chosen; greedily where the temperature is 0.
+    sampling: &'a Sampling,
+    /// Of each token, where they were asked for.
+    logprobs: Option<&'a [LogProbs]>,
     device: &'static str,
     /// Of the images that decoded; null without images, empty where the test was left out.
     self_test: Option<&'a [amk::selftest::Verdict]>,
@@ -146,10 +161,12 @@ struct TokenDocument<'a> {
     index: usize,
     token: u32,
     text: Option<&'a str>,
+    logprobs: Option<&'a LogProbs>,
 }
 
 pub fn run(args: &GenerateArgs, out: &Output) -> Outcome {
     let start = Instant::now();
+    let mut sampler = args.sampling.sampler()?;
     let checkpoint = model::open(args.model.as_deref(), out)?;
     let tokenizer = checkpoint.tokenizer().map_err(|e| model::failure(&e))?;
     let prompt = args.prompt.ids(&checkpoint, tokenizer)?;
@@ -176,10 +193,26 @@ pub fn run(args: &GenerateArgs, out: &Output) -> Outcome {
     let load_seconds = start.elapsed().as_secs_f64();
     let mut printer = Printer::new(tokenizer, stream, out);
     let spinner = (!stream).then(|| out.spinner("generating"));
-    let mut each = |token| printer.push(token);
+    let interrupt = interrupt();
+    let mut logprobs = Vec::new();
     let result = match &mut executor {
-        Runner::Cuda(ready) => decode(&mut ready.opened.engine, &request, &interrupt(), &mut each),
-        Runner::Host(source) => generate(source.as_mut(), &request, &mut each),
+        Runner::Cuda(ready) if args.sampling.is_plain() && args.logprobs.is_none() => {
+            let engine = &mut ready.opened.engine;
+            decode(engine, &request, &interrupt, &mut |token| printer.push(token, None))
+        }
+        other => {
+            let mut sequence = Sequence::new(other.source())
+                .map_err(|e| source_failure(e.as_ref(), &e.to_string()))?;
+            sample(&mut sequence, &request, &mut sampler, &mut |token, logits| {
+                let known = args.logprobs.and_then(|n| log_probs(logits, token, n));
+                printer.push(token, known.as_ref());
+                logprobs.extend(known);
+                match interrupt.load(Ordering::Relaxed) {
+                    true => ControlFlow::Break(FinishReason::Cancelled),
+                    false => ControlFlow::Continue(()),
+                }
+            })
+        }
     };
     if let Some(spinner) = spinner {
         spinner.finish_and_clear();
@@ -203,6 +236,8 @@ pub fn run(args: &GenerateArgs, out: &Output) -> Outcome {
         text,
         prompt_tokens: prompt.len(),
         finish_reason: done.finish_reason,
+        sampling: sampler.sampling(),
+        logprobs: args.logprobs.map(|_| logprobs.as_slice()),
         device: device.name(),
         self_test: executor.self_test(),
         timings: Timings {
@@ -222,6 +257,14 @@ enum Runner<'a> {
 }
 
 impl Runner<'_> {
+    /// What gives logits.
+    fn source(&mut self) -> &mut dyn LogitSource {
+        match self {
+            Runner::Cuda(ready) => &mut ready.opened.engine,
+            Runner::Host(source) => source.as_mut(),
+        }
+    }
+
     fn self_test(&self) -> Option<&[amk::selftest::Verdict]> {
         match self {
             Runner::Cuda(ready) => Some(&ready.verdicts),
@@ -344,7 +387,7 @@ impl<'a> Printer<'a> {
         Self { out, stream, decoder, count: 0, failed: None }
     }
 
-    fn push(&mut self, token: u32) {
+    fn push(&mut self, token: u32, logprobs: Option<&LogProbs>) {
         if !self.stream || self.failed.is_some() {
             return;
         }
@@ -360,7 +403,8 @@ impl<'a> Printer<'a> {
             None if self.count == 0 => self.out.piece(&token.to_string()),
             None => self.out.piece(&format!(",{token}")),
         }
-        self.out.document(&TokenDocument { index: self.count, token, text: piece.as_deref() });
+        let text = piece.as_deref();
+        self.out.document(&TokenDocument { index: self.count, token, text, logprobs });
         self.count += 1;
     }
 

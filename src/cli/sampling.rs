@@ -42,4 +42,9 @@ impl SamplingArgs {
         };
         Sampler::new(sampling).map_err(Failure::input)
     }
+
+    /// Whether the best logit wins as it is, so that nobody needs to see the others.
+    pub fn is_plain(&self) -> bool {
+        self.temperature == 0.0 && self.repetition_penalty == 1.0
+    }
 }

@@ -103,3 +103,68 @@ fn the_vm_goes_on_into_the_next_bucket() {
     let vm = run(&[&args[..], &["--device", "vm", "--compute", "f32"]].concat()).exits(0).json();
     assert_eq!(vm["tokens"], cpu["tokens"]);
 }
+
+#[test]
+fn a_seed_repeats_on_every_executor_and_greedy_stays_the_default() {
+    let args = ["generate", "--prompt", "In the beginning", "--max-tokens", "10", "--json"];
+    let with = |more: &[&str]| run(&[&args[..], more].concat()).exits(0).json();
+    let greedy = with(&[]);
+    assert_eq!(greedy["sampling"]["temperature"], 0.0);
+    assert!(greedy["logprobs"].is_null());
+    let warm = ["--temperature", "0.9", "--top-k", "40", "--top-p", "0.95", "--min-p", "0.01"];
+    let drawn = |seed: &str, more: &[&str]| {
+        with(&[&warm[..], &["--repetition-penalty", "1.1", "--seed", seed], more].concat())
+    };
+    let first = drawn("3", &[]);
+    assert_eq!(first["sampling"]["top_k"], 40);
+    assert_eq!(first["tokens"], drawn("3", &[])["tokens"]);
+    assert_ne!(first["tokens"], greedy["tokens"]);
+    assert!((4..8).any(|seed: i32| drawn(&seed.to_string(), &[])["tokens"] != first["tokens"]));
+    // The schedule's float32 arithmetic sums in another order; the draws are the same.
+    let vm = drawn("3", &["--device", "vm", "--compute", "f32"]);
+    assert_eq!((&vm["tokens"], &vm["device"]), (&first["tokens"], &"vm".into()));
+    // One token to choose from is greedy.
+    assert_eq!(with(&["--temperature", "2", "--top-k", "1"])["tokens"], greedy["tokens"]);
+    // A penalty alone changes the choice without drawing.
+    let penalised = with(&["--repetition-penalty", "5"]);
+    let ids = penalised["tokens"].as_array().unwrap();
+    let distinct: std::collections::BTreeSet<String> = ids.iter().map(Value::to_string).collect();
+    assert_eq!(distinct.len(), ids.len());
+    assert_ne!(penalised["tokens"], greedy["tokens"]);
+}
+
+#[test]
+fn log_probabilities_are_in_the_document_and_in_the_stream() {
+    let args = ["generate", "--prompt", "In the beginning", "--max-tokens", "4", "--json"];
+    let document = run(&[&args[..], &["--logprobs", "3"]].concat()).exits(0).json();
+    let probs = document["logprobs"].as_array().unwrap();
+    assert_eq!(probs.len(), 4);
+    for (p, token) in probs.iter().zip(document["tokens"].as_array().unwrap()) {
+        // Greedy: the token is the best.
+        assert_eq!((&p["top"][0][0], &p["top"][0][1]), (token, &p["chosen"]));
+        assert_eq!(p["top"].as_array().unwrap().len(), 3);
+        assert!(p["chosen"].as_f64().unwrap() < 0.0);
+    }
+    let vm = ["--logprobs", "3", "--stream", "--device", "vm", "--compute", "f32"];
+    let documents = run(&[&args[..], &vm].concat()).exits(0).documents();
+    let (whole, pieces) = documents.split_last().unwrap();
+    for (i, piece) in pieces.iter().enumerate() {
+        assert_eq!(piece["logprobs"], whole["logprobs"][i]);
+        let (a, b) = (&piece["logprobs"]["chosen"], &probs[i]["chosen"]);
+        assert!((a.as_f64().unwrap() - b.as_f64().unwrap()).abs() < 1e-3);
+    }
+}
+
+#[test]
+fn settings_of_sampling_out_of_range_are_refused() {
+    for (option, value, says) in [
+        ("--temperature", "-1", "temperature is -1"),
+        ("--top-k", "0", "top-k is 0"),
+        ("--top-p", "1.5", "top-p is 1.5"),
+        ("--min-p", "2", "min-p is 2"),
+        ("--repetition-penalty", "0", "repetition penalty is 0"),
+    ] {
+        let value = format!("{option}={value}");
+        run(&["generate", "--prompt", "x", &value]).exits(2).says(&[says]);
+    }
+}
