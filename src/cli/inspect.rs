@@ -1,21 +1,28 @@
 //! `amk inspect`: what a model is.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use amk::lower::{Knobs, Mode, Shape, lower_for};
 use amk::pipeline::default_mode;
 use amk::target::default_targets;
 use amk_models::config::RopeScaling;
-use amk_models::{Checkpoint, Feature, ModelConfig, Role, Source, shape_only};
+use amk_models::files::Files;
+use amk_models::{
+    Checkpoint, CheckpointError, Feature, ModelConfig, Refusal, Role, Source, Survey, WeightTensor,
+};
 use clap::Args;
 use serde::Serialize;
 
-use super::{Failure, Outcome, Verdict, model};
+use super::{Outcome, Verdict, model};
 use crate::output::{self, Output, Tone};
 
 /// Show what a model is: architecture, sizes, weights and what each tensor became, tokenizer, memory, targets.
 #[derive(Args)]
 #[command(after_help = "\
+A model that is refused is described as far as it is understood, with every reason against it: family,
+field, tensor, file (exit code 2). Other commands stop at the first.
+
 Examples:
   amk inspect
   amk inspect path/to/checkpoint --json
@@ -30,11 +37,16 @@ pub struct InspectArgs {
 
 #[derive(Serialize)]
 struct InspectDocument<'a> {
+    /// Whether it is loaded.
+    ok: bool,
     name: String,
     source: Option<&'a Source>,
-    config: &'a ModelConfig,
+    /// None where the numbers it consists of are refused.
+    config: Option<&'a ModelConfig>,
+    /// Every reason against it.
+    refusals: Vec<Refusal>,
     parameters: Option<u64>,
-    kv_bytes_per_position_f32: u64,
+    kv_bytes_per_position_f32: Option<u64>,
     /// What it does beyond the plain Llama block.
     features: Vec<Feature>,
     /// Stored weights, and keys and values of the whole context in float32, bytes; activations are small beside them.
@@ -59,7 +71,8 @@ struct TargetFit {
 #[derive(Serialize)]
 struct TensorDocument {
     name: String,
-    became: Role,
+    /// None for a tensor without a place.
+    became: Option<Role>,
     layer: Option<usize>,
     dtype: String,
     shape: Vec<usize>,
@@ -87,47 +100,115 @@ struct TokenizerDocument {
 
 pub fn run(args: &InspectArgs, out: &Output) -> Outcome {
     if let Some(path) = &args.shape_only {
-        let config = shape_only(path).map_err(|e| model::failure(&e))?;
-        let document = InspectDocument {
-            name: path.display().to_string(),
-            source: None,
-            parameters: config.parameter_count(),
-            kv_bytes_per_position_f32: kv_bytes(&config),
-            features: config.features(),
-            memory_bytes_full_context: None,
-            targets: fits(Shape::of_config("", &config), Mode::Bf16),
-            weights: None,
-            tokenizer: None,
-            eos_ids: config.eos_token_ids.clone(),
-            not_applied: &[],
-            config: &config,
-        };
-        show(&document, out);
-        out.document(&document);
-        return Ok(Verdict::Yes);
+        let survey = Survey::of_config(path).map_err(|e| model::failure(&e))?;
+        let name = path.display().to_string();
+        return Ok(answer(&surveyed(name, None, &survey), out));
     }
-    let checkpoint = model::open(args.model.as_deref(), out)?;
-    let document = describe(&checkpoint)?;
-    show(&document, out);
-    out.document(&document);
-    Ok(Verdict::Yes)
+    let model = args.model.as_deref();
+    let named = |e| model::named(model, &e);
+    let (files, source) = Checkpoint::locate(model, out.shows_progress()).map_err(named)?;
+    match Checkpoint::from_files(files.clone(), source.clone()) {
+        Ok(checkpoint) => match describe(&checkpoint) {
+            Ok(document) => Ok(answer(&document, out)),
+            // The tokenizer is at fault.
+            Err(error) => refused(model, &files, &source, error, out),
+        },
+        Err(error) => refused(model, &files, &source, error, out),
+    }
 }
 
-fn describe(checkpoint: &Checkpoint) -> Result<InspectDocument<'_>, Failure> {
+/// Says what a refused model is and all that is wrong with it.
+fn refused(
+    model: Option<&str>,
+    files: &Files,
+    source: &Source,
+    error: CheckpointError,
+    out: &Output,
+) -> Outcome {
+    let survey = match Survey::of_files(files) {
+        Ok(survey) if !survey.refusals.is_empty() => survey,
+        // There is nothing to describe.
+        _ => return Err(model::named(model, &error)),
+    };
+    let name = model.map_or_else(|| source.name(), str::to_owned);
+    Ok(answer(&surveyed(name, Some(source), &survey), out))
+}
+
+/// Refusals that are printed; a document has them all.
+const SHOWN: usize = 8;
+
+fn answer(document: &InspectDocument<'_>, out: &Output) -> Verdict {
+    show(document, out);
+    out.document(document);
+    for refusal in document.refusals.iter().take(SHOWN) {
+        let name = match refusal.message.contains(&document.name) {
+            true => String::new(),
+            false => format!("{}: ", document.name),
+        };
+        out.error(format!("{name}{}", refusal.message), None);
+    }
+    if let Some(more) = document.refusals.len().checked_sub(SHOWN).filter(|n| *n > 0) {
+        out.error(format!("{}: {more} refusals more; --json lists them", document.name), None);
+    }
+    if document.ok { Verdict::Yes } else { Verdict::Refused }
+}
+
+/// A model of which only the survey is known.
+fn surveyed<'a>(
+    name: String,
+    source: Option<&'a Source>,
+    survey: &'a Survey,
+) -> InspectDocument<'a> {
+    let config = survey.config.as_ref();
+    let tensors = survey.tensors.iter();
+    let bytes = tensors.clone().map(|(t, _)| t.bytes().len() as u64).sum();
+    let files: BTreeSet<&str> = tensors.clone().map(|(t, _)| t.file()).collect();
+    let types: BTreeSet<&str> = tensors.clone().map(|(t, _)| t.stored_dtype()).collect();
+    let texts = |set: BTreeSet<&str>| set.into_iter().map(str::to_owned).collect();
+    let weights = (!survey.tensors.is_empty()).then(|| WeightsDocument {
+        bytes,
+        tensors: survey.tensors.len(),
+        files: texts(files),
+        dtypes: texts(types),
+        tied: config.is_some_and(|c| c.tie_word_embeddings),
+        tensors_became: tensors.map(|(t, role)| tensor(t, *role, layer_of(t.name()))).collect(),
+    });
+    InspectDocument {
+        ok: survey.refusals.is_empty(),
+        name,
+        source,
+        config,
+        refusals: survey.refusals.clone(),
+        parameters: config.and_then(ModelConfig::parameter_count),
+        kv_bytes_per_position_f32: config.and_then(ModelConfig::kv_bytes_f32),
+        features: config.map(ModelConfig::features).unwrap_or_default(),
+        memory_bytes_full_context: weights
+            .as_ref()
+            .zip(config)
+            .and_then(|(w, c)| memory(c, w.bytes)),
+        targets: config.map(|c| fits(Shape::of_config("", c), Mode::Bf16)).unwrap_or_default(),
+        weights,
+        tokenizer: None,
+        eos_ids: config.map(|c| c.eos_token_ids.clone()).unwrap_or_default(),
+        not_applied: &[],
+    }
+}
+
+fn describe(checkpoint: &Checkpoint) -> Result<InspectDocument<'_>, CheckpointError> {
     let config = checkpoint.config();
     let weights = checkpoint.weights();
-    let tokenizer = checkpoint.tokenizer().map_err(|e| model::failure(&e))?;
-    let eos = checkpoint.eos_ids().map_err(|e| model::failure(&e))?;
+    let tokenizer = checkpoint.tokenizer()?;
+    let eos = checkpoint.eos_ids()?;
     Ok(InspectDocument {
+        ok: true,
         name: checkpoint.name(),
         source: Some(checkpoint.source()),
-        config,
+        config: Some(config),
+        refusals: Vec::new(),
         parameters: config.parameter_count(),
-        kv_bytes_per_position_f32: kv_bytes(config),
+        kv_bytes_per_position_f32: config.kv_bytes_f32(),
         features: config.features(),
-        memory_bytes_full_context: kv_bytes(config)
-            .checked_mul(config.capacity() as u64)
-            .and_then(|kv| kv.checked_add(weights.bytes())),
+        memory_bytes_full_context: memory(config, weights.bytes()),
         targets: fits(Shape::of(checkpoint), default_mode(checkpoint)),
         weights: Some(WeightsDocument {
             bytes: weights.bytes(),
@@ -137,15 +218,7 @@ fn describe(checkpoint: &Checkpoint) -> Result<InspectDocument<'_>, Failure> {
             tied: weights.is_tied(),
             tensors_became: weights
                 .roles()
-                .map(|(layer, became, t)| TensorDocument {
-                    name: t.name().to_owned(),
-                    became,
-                    layer,
-                    dtype: t.stored_dtype().to_owned(),
-                    shape: t.shape().to_vec(),
-                    bytes: t.bytes().len() as u64,
-                    file: t.file().to_owned(),
-                })
+                .map(|(layer, became, t)| tensor(t, Some(became), layer))
                 .collect(),
         }),
         tokenizer: tokenizer.map(|t| TokenizerDocument {
@@ -157,6 +230,28 @@ fn describe(checkpoint: &Checkpoint) -> Result<InspectDocument<'_>, Failure> {
         eos_ids: eos.into_iter().collect(),
         not_applied: &checkpoint.generation().not_applied,
     })
+}
+
+fn tensor(t: &WeightTensor, became: Option<Role>, layer: Option<usize>) -> TensorDocument {
+    TensorDocument {
+        name: t.name().to_owned(),
+        became,
+        layer,
+        dtype: t.stored_dtype().to_owned(),
+        shape: t.shape().to_vec(),
+        bytes: t.bytes().len() as u64,
+        file: t.file().to_owned(),
+    }
+}
+
+/// The layer that a tensor's name speaks of.
+fn layer_of(name: &str) -> Option<usize> {
+    name.split('.').find_map(|part| part.parse().ok())
+}
+
+/// Bytes of weights, and of keys and values of the whole context in float32.
+fn memory(config: &ModelConfig, weights: u64) -> Option<u64> {
+    config.kv_bytes_f32()?.checked_mul(config.capacity() as u64)?.checked_add(weights)
 }
 
 /// Which parts have a schedule for a model. One layer says as much as all of them.
@@ -179,17 +274,18 @@ fn fits(mut shape: Shape, mode: Mode) -> Vec<TargetFit> {
         .collect()
 }
 
-/// Keys and values of one position in float32, bytes.
-fn kv_bytes(config: &ModelConfig) -> u64 {
-    8 * config.num_layers as u64 * config.kv_width() as u64
-}
-
 fn show(d: &InspectDocument<'_>, out: &Output) {
-    let c = d.config;
     let row = |name: &str, value: String| out.line(format!("{name:<14} {value}"));
     out.line(out.paint(Tone::Strong, &d.name));
+    if let Some(config) = d.config {
+        show_config(config, d.parameters, &row);
+    }
+    show_rest(d, &row, out);
+}
+
+fn show_config(c: &ModelConfig, parameters: Option<u64>, row: &dyn Fn(&str, String)) {
     row("family", c.family.architecture.to_owned());
-    if let Some(parameters) = d.parameters {
+    if let Some(parameters) = parameters {
         row("parameters", format!("{:.3} million", parameters as f64 / 1e6));
     }
     row(
@@ -205,6 +301,7 @@ fn show(d: &InspectDocument<'_>, out: &Output) {
     row("context", format!("{} positions", c.max_position_embeddings));
     let scaling = match c.rope.scaling {
         RopeScaling::Default => String::new(),
+        RopeScaling::Factors { ref factors } => format!(", {} factors", factors.len()),
         RopeScaling::LongRope { ref short_factor, .. } => {
             format!(", longrope of {} factors", short_factor.len())
         }
@@ -217,6 +314,9 @@ fn show(d: &InspectDocument<'_>, out: &Output) {
     };
     row("rope", format!("theta {}{scaling}", c.rope.theta));
     row("norm", format!("RMS, epsilon {:e}", c.rms_norm_eps));
+}
+
+fn show_rest(d: &InspectDocument<'_>, row: &dyn Fn(&str, String), out: &Output) {
     if let Some(w) = &d.weights {
         let files = output::count(w.files.len(), "file");
         let tensors = output::count(w.tensors, "tensor");
@@ -228,7 +328,7 @@ fn show(d: &InspectDocument<'_>, out: &Output) {
     if let Some(w) = &d.weights {
         show_tensors(w, out);
     }
-    if let Some(memory) = d.memory_bytes_full_context {
+    if let (Some(memory), Some(c)) = (d.memory_bytes_full_context, d.config) {
         row(
             "memory",
             format!(
@@ -245,6 +345,7 @@ fn show(d: &InspectDocument<'_>, out: &Output) {
         Some(reason) if d.targets.iter().all(|t| !t.fits) => {
             row("targets", format!("none: {reason}"));
         }
+        None if d.config.is_none() => {}
         None if d.targets.is_empty() => row("targets", "none: the layers are too large".to_owned()),
         _ => {
             let names = d.targets.iter().filter(|t| t.fits).map(|t| t.name.as_str());
@@ -261,7 +362,7 @@ fn show(d: &InspectDocument<'_>, out: &Output) {
                 format!("{} ids, BOS {bos}, EOS {eos}, {chat} chat template", t.vocab_size),
             );
         }
-        None if d.weights.is_some() => {
+        None if d.weights.is_some() && d.ok => {
             row("tokenizer", "none; prompts are given as ids".to_owned())
         }
         None => {}
@@ -285,7 +386,8 @@ fn show_tensors(w: &WeightsDocument, out: &Output) {
     }
     for (t, count, bytes) in kinds {
         let became = serde_json::to_value(t.became).ok();
-        let became = became.as_ref().and_then(|v| v.as_str()).unwrap_or_default().replace('_', " ");
+        let became = became.as_ref().and_then(|v| v.as_str()).unwrap_or("nothing");
+        let became = became.replace('_', " ");
         out.detail(format!(
             "  {became:<22} {:>4} x {:?} {}, {}: {}",
             count,

@@ -108,6 +108,8 @@ impl Command {
 enum Verdict {
     Yes = 0,
     No = 1,
+    /// The question was what a model is, and it is refused.
+    Refused = 2,
     /// The question was about this machine, and it lacks something.
     Environment = 3,
 }

@@ -66,3 +66,106 @@ fn every_tensor_says_what_it_became_and_the_targets_are_named() {
         assert!(text.contains(part), "{text}");
     }
 }
+
+/// All that is wrong is said, and what can be told is told.
+#[test]
+fn every_refusal_is_listed() {
+    let folder = tempfile::tempdir().unwrap();
+    let from = "tests/checkpoints/llama-sharded-bf16";
+    for entry in std::fs::read_dir(from).unwrap() {
+        let path = entry.unwrap().path();
+        std::fs::copy(&path, folder.path().join(path.file_name().unwrap())).unwrap();
+    }
+    let path = folder.path().join("config.json");
+    let mut config: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    config["sliding_window"] = 4096.into();
+    config["a_field_of_tomorrow"] = 3.into();
+    config["intermediate_size"] = 24.into();
+    config["logits_scaling"] = 8.into();
+    std::fs::write(&path, config.to_string()).unwrap();
+    std::fs::remove_file(folder.path().join("model-00003-of-00004.safetensors")).unwrap();
+    std::fs::write(folder.path().join("tokenizer.json"), "{}").unwrap();
+    let model = folder.path().to_str().unwrap();
+    let run = run(&["inspect", model, "--json"]).exits(2);
+    let document = run.json();
+    assert_eq!(document["ok"], false);
+    let refusals = document["refusals"].as_array().unwrap();
+    let of = |subject: &str| -> Vec<String> {
+        let ours = refusals.iter().filter(|r| r["subject"] == subject);
+        let mut names: Vec<String> =
+            ours.map(|r| r["name"].as_str().unwrap_or_default().to_owned()).collect();
+        names.sort();
+        names
+    };
+    assert_eq!(of("field"), ["a_field_of_tomorrow", "logits_scaling", "sliding_window"]);
+    assert_eq!(of("file"), ["model-00003-of-00004.safetensors"]);
+    assert_eq!(of("tokenizer"), [""]);
+    let tensors = of("tensor");
+    assert!(!tensors.is_empty() && tensors.iter().all(|t| t.contains("mlp.")), "{tensors:?}");
+    // What is there is described.
+    assert_eq!(document["config"]["family"], "LlamaForCausalLM");
+    let became = document["weights"]["tensors_became"].as_array().unwrap();
+    assert!(became.iter().any(|t| t["became"] == "query" && t["layer"] == 0), "{became:?}");
+    assert!(document["memory_bytes_full_context"].as_u64().unwrap() > 0);
+    assert!(document["targets"].as_array().unwrap().len() >= 5);
+    // The first sentences are on standard error, and how many there are besides.
+    let run = run.says(&["a_field_of_tomorrow", "logits_scaling", "sliding_window"]);
+    assert!(run.err.lines().count() <= 20, "{}", run.err);
+}
+
+#[test]
+fn a_refused_family_and_a_refused_config_are_told_apart() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("config.json");
+    std::fs::write(&path, r#"{"architectures": ["MixtralForCausalLM"], "num_local_experts": 8}"#)
+        .unwrap();
+    let args = ["inspect", "--shape-only", path.to_str().unwrap(), "--json"];
+    let document = run(&args).exits(2).says(&["mixture of experts"]).json();
+    assert_eq!(document["refusals"][0]["subject"], "family");
+    assert!(document["config"].is_null());
+    std::fs::write(&path, r#"{"architectures": ["LlamaForCausalLM"], "hidden_size": -1}"#).unwrap();
+    let document = run(&args).exits(2).json();
+    let named: Vec<&str> = document["refusals"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter_map(|r| r["name"].as_str())
+        .collect();
+    for field in ["hidden_size", "num_hidden_layers", "rms_norm_eps", "vocab_size"] {
+        assert!(named.contains(&field), "{named:?}");
+    }
+    // Numbers whose product no counter holds.
+    let mut config: serde_json::Value =
+        serde_json::from_slice(&std::fs::read("models/default/config.json").unwrap()).unwrap();
+    for field in ["hidden_size", "num_attention_heads", "head_dim", "num_key_value_heads"] {
+        config[field] = (1u64 << 31).into();
+    }
+    std::fs::write(&path, config.to_string()).unwrap();
+    run(&args).exits(2).says(&["counted in 64 bits"]);
+}
+
+#[test]
+fn a_gguf_file_is_a_model() {
+    let file = "tests/checkpoints/gguf/mixed.gguf";
+    let document = run(&["inspect", file, "--json"]).exits(0).json();
+    assert_eq!(document["config"]["family"], "LlamaForCausalLM");
+    let types: std::collections::BTreeSet<&str> = document["weights"]["tensors_became"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|t| t["dtype"].as_str().unwrap())
+        .collect();
+    let all = ["BF16", "F16", "F32", "Q4_0", "Q4_1", "Q4_K", "Q6_K", "Q8_0"];
+    assert_eq!(types.into_iter().collect::<Vec<_>>(), all);
+    let generated =
+        run(&["generate", file, "--prompt", "the river", "--max-tokens", "3", "--json"]);
+    assert_eq!(generated.exits(0).json()["tokens"].as_array().unwrap().len(), 3);
+    let cut = tempfile::tempdir().unwrap();
+    let path = cut.path().join("cut.gguf");
+    let bytes = std::fs::read(file).unwrap();
+    std::fs::write(&path, &bytes[..bytes.len() / 2]).unwrap();
+    let document =
+        run(&["inspect", path.to_str().unwrap(), "--json"]).exits(2).says(&["cut off"]).json();
+    assert_eq!(document["refusals"][0]["subject"], "file");
+}
