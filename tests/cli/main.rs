@@ -1,7 +1,8 @@
 //! The built program, run as a user runs it: exit codes, sentences, JSON fields and files.
 //!
-//! One module per command, `support` runs the binary.
+//! One module per command, `cases` has what docs/cases.md asks for besides, `support` runs the binary.
 
+mod cases;
 mod chat;
 mod check;
 mod compile;
