@@ -7,6 +7,7 @@ pub mod decode;
 pub mod device;
 pub mod doctor;
 pub mod engine;
+pub mod fitted;
 pub mod fuzz;
 pub mod generate;
 pub mod graph;

@@ -9,6 +9,7 @@ use amk_validator::{Rejected, Validated, validate};
 use serde::Serialize;
 
 use crate::codegen::{CodegenError, RenderOptions, Source, render};
+use crate::fitted::{Compiler, FitError, Fitted, fit};
 use crate::image::{
     Budget, BudgetFault, BuildError, Image, ImageCache, KernelInfo, Occupancy, check_budget,
     symbol_bytes,
@@ -17,7 +18,7 @@ use crate::lint::{Expected, LintFault, LintReport, check_ptx};
 use crate::lower::{Knobs, LowerError, Mode, Shape, lower_for};
 use crate::lowered::{Lowered, Recipe};
 use crate::target::{Arch, ArchError};
-use crate::toolchain::{CompileRequest, Nvrtc, SpillPolicy};
+use crate::toolchain::{Nvrtc, SpillPolicy};
 
 /// Why there is no kernel.
 #[derive(Debug, thiserror::Error)]
@@ -89,7 +90,7 @@ pub struct Schedule {
     pub program: Validated<Program>,
     /// Where the contents of read-only buffers come from, by buffer id.
     pub recipes: Vec<Option<Recipe>>,
-    /// The kernel's text and launch.
+    /// The kernel's text and launch, before it is fitted to registers.
     pub source: Source,
     /// The architecture.
     pub arch: Arch,
@@ -122,6 +123,8 @@ impl Schedule {
 
 /// A compiled kernel that was checked against its schedule and its part.
 pub struct Kernel {
+    /// The text the image was made from.
+    pub source: Source,
     pub image: Image,
     /// The entry's resources.
     pub info: KernelInfo,
@@ -201,18 +204,15 @@ pub fn compile(
     spills: SpillPolicy,
 ) -> Result<Kernel, PipelineError> {
     let name = || target.name.clone();
-    let source = &schedule.source;
-    let file = format!("megakernel.{}.cu", source.sm);
-    let request = CompileRequest {
-        source: &source.text,
-        name: &file,
-        arch: schedule.arch,
-        options: &[],
-        spills,
-    };
-    let image = cache
-        .get_or_compile(nvrtc, &request)
-        .map_err(|source| PipelineError::Build { target: name(), source })?;
+    let compiler = Compiler { nvrtc, cache, spills };
+    let options = RenderOptions::default();
+    let Fitted { source, image } =
+        fit(&schedule.program, target, options, schedule.arch, compiler, &|_| ()).map_err(
+            |e| match e {
+                FitError::Codegen(source) => PipelineError::Codegen { target: name(), source },
+                FitError::Build(source) => PipelineError::Build { target: name(), source },
+            },
+        )?;
     let wrong = |what: String| PipelineError::Image { target: name(), what };
     let info = image
         .info
@@ -230,7 +230,7 @@ pub fn compile(
     let threads = u32::try_from(source.threads).unwrap_or(u32::MAX);
     let budget = Budget { threads, dynamic_shared: source.shared_bytes };
     let occupancy = check_budget(&info, target, budget).map_err(PipelineError::Budget)?;
-    Ok(Kernel { image, info, occupancy, lint })
+    Ok(Kernel { source, image, info, occupancy, lint })
 }
 
 /// The arithmetic a checkpoint is compiled for unless told otherwise: bf16 for bf16 weights, float32

@@ -309,7 +309,8 @@ fn write(
     let mut json = serde_json::to_vec(program).map_err(Failure::environment)?;
     json.push(b'\n');
     files::write(&folder.join(&names.schedule_json), &json)?;
-    files::write(&folder.join(&names.source), schedule.source.text.as_bytes())?;
+    let source = kernel.map_or(&schedule.source, |k| &k.source);
+    files::write(&folder.join(&names.source), source.text.as_bytes())?;
     if let (Some(name), Some(kernel)) = (&names.cubin, kernel) {
         files::write(&folder.join(name), &kernel.image.compiled.cubin)?;
     }

@@ -19,7 +19,7 @@ use amk_validator::Validated;
 
 pub use arena::Arena;
 pub use error::CodegenError;
-pub use source::{Backend, HOST_FILES, RenderOptions, Source, templates};
+pub use source::{Backend, HOST_FILES, InFlight, RenderOptions, Source, templates};
 pub use tables::Tables;
 
 /// Renders the kernel of a validated program.

@@ -37,12 +37,31 @@ pub enum Backend {
     Host,
 }
 
+/// How many values a lane has in flight at once: loads, positions of attention, heads of a pass. More hide
+/// more latency and take more registers. Results do not depend on it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum InFlight {
+    /// As many as most shapes have registers for.
+    #[default]
+    Many,
+    /// Where those spill.
+    Few,
+    /// One of each.
+    One,
+}
+
+impl InFlight {
+    /// From the most values to the fewest.
+    pub const ALL: [InFlight; 3] = [InFlight::Many, InFlight::Few, InFlight::One];
+}
+
 /// Choices that change the text but not the schedule.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RenderOptions {
     /// Time stamps per instruction.
     pub trace: bool,
     pub backend: Backend,
+    pub in_flight: InFlight,
 }
 
 /// Files a host rendering is compiled with, by name. The rendering itself is to be called `kernel.cpp`.
@@ -159,13 +178,20 @@ pub(crate) fn render(
     };
     // Registers hold a query and an output row slice per head of a pass: 16 values of each at most.
     let slice = (attention.head_dim / vector).div_ceil(8) * vector;
-    let pass = (16 / slice).clamp(1, 8).min(attention.group_max);
+    let many = options.in_flight == InFlight::Many;
+    let pass = if many { (16 / slice).clamp(1, 8).min(attention.group_max) } else { 1 };
     // Positions in flight: two where a pass and they take few registers.
     let few = target.sm == "sm_90a" && attention.kv == DType::Bf16 && slice * pass == 8;
-    let depth = if few && attention.head_dim == 64 { 2 } else { 1 };
-    // Loads of one lane in flight, of four elements each: as many as registers allow.
-    let (norm, plain) =
-        if plan.activation == DType::F32 || target.sm != "sm_90a" { (2, 4) } else { (4, 8) };
+    let depth = if many && few && attention.head_dim == 64 { 2 } else { 1 };
+    // Partial results of one head that a merge fetches at once.
+    let merge_batch = if many { 2 } else { 1 };
+    // Loads of one lane in flight, of four elements each; input fragments a warp keeps.
+    let wide = plan.activation != DType::F32 && target.sm == "sm_90a";
+    let (norm, plain, held) = match options.in_flight {
+        InFlight::Many if wide => (4, 8, 16),
+        InFlight::Many | InFlight::Few => (2, 4, 16),
+        InFlight::One => (1, 1, 0),
+    };
     let hash = program.hash();
     let hash_bytes: Vec<String> = hash.iter().map(u8::to_string).collect();
     let op_templates: Vec<String> = OP_ORDER
@@ -219,10 +245,10 @@ pub(crate) fn render(
             head_dim => attention.head_dim, heads => attention.heads,
             kv_heads => attention.kv_heads, group_max => attention.group_max,
             kv => if attention.kv == DType::F32 { "F32" } else { "BF16" },
-            vector, word, pass, depth, merge_batch => 2,
+            vector, word, pass, depth, merge_batch,
         },
         tile_group => TILE_GROUP,
-        loads => context! { norm, plain }, held => 16,
+        loads => context! { norm, plain }, held,
         op_templates, variants,
         trace => options.trace,
     })?;

@@ -6,10 +6,11 @@ use amk_validator::{Validated, validate};
 use super::EngineError;
 use crate::codegen::{self, RenderOptions, Source, Tables};
 use crate::device::{DeviceError, Form, Image, form_for};
+use crate::fitted::{Compiler, FitError, Fitted, fit};
 use crate::image::{ImageCache, ImageKey};
 use crate::lint::{Expected, check_ptx};
 use crate::target::Arch;
-use crate::toolchain::{CompileRequest, Nvrtc, SpillPolicy};
+use crate::toolchain::{Nvrtc, SpillPolicy};
 
 /// A program ready to be uploaded.
 pub struct Built {
@@ -47,30 +48,33 @@ pub fn build(program: Program, request: &BuildRequest<'_>) -> Result<Built, Engi
     let program = validate(program, request.target).map_err(|r| {
         EngineError::Rejected(r.faults.first().map_or_else(String::new, |f| f.message.clone()))
     })?;
-    let mut source = codegen::render(&program, request.target, request.options)?;
-    if let Some((from, to)) = request.corrupt {
-        if !source.text.contains(from.as_str()) {
-            return Err(EngineError::Mismatch(format!(
-                "the kernel's text has no {from:?} to be corrupted"
-            )));
-        }
-        source.text = source.text.replace(from.as_str(), to);
-    }
     let tables = codegen::tables(&program)?;
     let arch =
         request.target.sm.parse().map_err(|_| {
             EngineError::Mismatch(format!("{} is no architecture", request.target.sm))
         })?;
-    let image = request.cache.get_or_compile(
-        request.nvrtc,
-        &CompileRequest {
-            source: &source.text,
-            name: "megakernel.cu",
-            arch,
-            options: &[],
-            spills: request.spills,
-        },
-    )?;
+    if let Some((from, _)) = request.corrupt {
+        let text = codegen::render(&program, request.target, request.options)?.text;
+        if !text.contains(from.as_str()) {
+            return Err(EngineError::Mismatch(format!(
+                "the kernel's text has no {from:?} to be corrupted"
+            )));
+        }
+    }
+    let edit = |source: &mut Source| {
+        if let Some((from, to)) = request.corrupt {
+            source.text = source.text.replace(from.as_str(), to);
+        }
+    };
+    let compiler =
+        Compiler { nvrtc: request.nvrtc, cache: request.cache, spills: request.spills };
+    let Fitted { source, image } =
+        fit(&program, request.target, request.options, arch, compiler, &edit).map_err(
+            |e| match e {
+                FitError::Codegen(e) => EngineError::from(e),
+                FitError::Build(e) => EngineError::from(e),
+            },
+        )?;
     let expected = Expected::new(&program, request.target);
     check_ptx(&image.compiled.ptx, &expected).map_err(EngineError::Lint)?;
     Ok(Built {
