@@ -90,6 +90,8 @@ pub struct Schedule {
     pub program: Validated<Program>,
     /// Where the contents of read-only buffers come from, by buffer id.
     pub recipes: Vec<Option<Recipe>>,
+    /// How the text is rendered.
+    pub options: RenderOptions,
     /// The kernel's text and launch, before it is fitted to registers.
     pub source: Source,
     /// The architecture.
@@ -150,10 +152,11 @@ pub fn schedule(
         target.sm.parse().map_err(|source| PipelineError::Arch { target: name(), source })?;
     let start = Instant::now();
     let (program, recipes, mut seconds) = timed(shape, target, knobs, position, mode)?;
-    let source = render(&program, target, RenderOptions::default())
+    let options = knobs.render_options(RenderOptions::default());
+    let source = render(&program, target, options)
         .map_err(|source| PipelineError::Codegen { target: name(), source })?;
     seconds.render = start.elapsed().as_secs_f64() - seconds.lower - seconds.validate;
-    Ok(Schedule { program, recipes, source, arch, seconds })
+    Ok(Schedule { program, recipes, options, source, arch, seconds })
 }
 
 /// A program that passed, and where its contents come from.
@@ -205,7 +208,7 @@ pub fn compile(
 ) -> Result<Kernel, PipelineError> {
     let name = || target.name.clone();
     let compiler = Compiler { nvrtc, cache, spills };
-    let options = RenderOptions::default();
+    let options = schedule.options;
     let Fitted { source, image } =
         fit(&schedule.program, target, options, schedule.arch, compiler, &|_| ()).map_err(
             |e| match e {

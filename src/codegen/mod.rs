@@ -49,7 +49,7 @@ pub(crate) fn case_calls(program: &Program) -> Result<Vec<(u32, String)>, Codege
     let plan = variants::Plan::new(program)?;
     let call = |record: &variants::Record| {
         let number = record.0[variants::F::Op as usize];
-        (number, plan.calls.get(number as usize).cloned().unwrap_or_default())
+        (number, plan.text_of(number as usize))
     };
     Ok(plan.records.iter().map(call).collect())
 }

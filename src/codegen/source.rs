@@ -62,6 +62,14 @@ pub struct RenderOptions {
     pub trace: bool,
     pub backend: Backend,
     pub in_flight: InFlight,
+    /// Weight chunks that warps take into registers before they look at their input, at most
+    /// [`RenderOptions::MOST_TAKEN`]; with [`InFlight::Many`] alone.
+    pub taken: u32,
+}
+
+impl RenderOptions {
+    /// Most chunks that can be taken.
+    pub const MOST_TAKEN: u32 = 3;
 }
 
 /// Files a host rendering is compiled with, by name. The rendering itself is to be called `kernel.cpp`.
@@ -185,6 +193,7 @@ pub(crate) fn render(
     let depth = if many && few && attention.head_dim == 64 { 2 } else { 1 };
     // Partial results of one head that a merge fetches at once.
     let merge_batch = if many { 2 } else { 1 };
+    let taken = if many { options.taken.min(RenderOptions::MOST_TAKEN) } else { 0 };
     // Loads of one lane in flight, of four elements each; input fragments a warp keeps.
     let wide = plan.activation != DType::F32 && target.sm == "sm_90a";
     let (norm, plain, held) = match options.in_flight {
@@ -199,7 +208,8 @@ pub(crate) fn render(
         .filter(|op| plan.ops.contains(op))
         .map(|op| format!("ops/{op}.cu.j2"))
         .collect();
-    let variants: Vec<_> = plan.calls.iter().map(|call| context! { call }).collect();
+    let calls = (0..plan.calls.len()).map(|case| plan.text_of(case));
+    let variants: Vec<_> = calls.map(|call| context! { call }).collect();
     let bulk = target.features.bulk_copy;
     let (arch, sync, ring, note) = match (options.backend, bulk) {
         (Backend::Cuda, true) => ("arch/cuda", "sync/ptx", "ring/ptx_bulk", ""),
@@ -248,7 +258,7 @@ pub(crate) fn render(
             vector, word, pass, depth, merge_batch,
         },
         tile_group => TILE_GROUP,
-        loads => context! { norm, plain }, held,
+        loads => context! { norm, plain }, held, taken,
         op_templates, variants,
         trace => options.trace,
     })?;

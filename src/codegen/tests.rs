@@ -362,7 +362,7 @@ fn packed_tables_say_what_the_program_says() {
 
 /// A record against its instruction: dispatch case, rows, operands, phases, chunk geometry.
 fn check_record(p: &Program, plan: &Plan, sm: &Sm, i: &Instruction, entry: &Entry) {
-    let call = &plan.calls[entry.field(F::Op) as usize];
+    let call = &plan.text_of(entry.field(F::Op) as usize);
     let name = i.op.name();
     assert!(call.starts_with(&format!("op_{name}<")), "{}: {call}", i.id);
     let at = |a: Option<&Access>| plan.arena.offsets[a.unwrap().buffer.index()].unwrap();
@@ -380,7 +380,10 @@ fn check_record(p: &Program, plan: &Plan, sm: &Sm, i: &Instruction, entry: &Entr
         };
         let total = weight_blocks(p.buffer(buffer).unwrap()).unwrap();
         assert_eq!(entry.field(F::Tiles), u64::from(tiles), "{}", i.id);
-        assert!(call.contains(&format!("Geometry<{k}, {blocks}, {total}>>")), "{}: {call}", i.id);
+        let least = |call: &str| call.split(&format!("Geometry<{k}, {blocks}, {total}, ")).nth(1).map(str::to_owned);
+        let least: u64 = least(call).and_then(|c| c.split('>').next()?.parse().ok()).unwrap();
+        let chunks = sm.stream[i.run.unwrap().index()].source.chunks(p.buffer(buffer).unwrap());
+        assert!((1..=chunks.unwrap()).contains(&least), "{}: {call}", i.id);
         assert!(lo % TILE_ROWS == 0);
     };
     let in_out = |read: usize, out: Option<&Access>| {

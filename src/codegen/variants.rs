@@ -86,6 +86,8 @@ pub struct Plan {
     pub arena: Arena,
     /// Dispatch cases: the call of each variant.
     pub calls: Vec<String>,
+    /// Fewest weight chunks of an instruction, by case; 0 for those without.
+    pub chunks: Vec<u64>,
     /// Names of the ops used.
     pub ops: Vec<&'static str>,
     /// One record per instruction, by id; edges not filled in.
@@ -109,12 +111,23 @@ struct Planner<'a> {
     local: BTreeMap<(u32, u32), (u64, Rows)>,
 }
 
+/// Stands in a call for the fewest chunks of its instructions, which are known once all were seen.
+const LEAST: &str = ", LEAST";
+
 impl Plan {
+    /// The call of a case as it stands in the text.
+    pub fn text_of(&self, case: usize) -> String {
+        let least = self.chunks.get(case).copied().unwrap_or(0);
+        let call = self.calls.get(case).map_or("", String::as_str);
+        call.replace(LEAST, &format!(", {least}"))
+    }
+
     /// Plans a program, refusing what the templates cannot run.
     pub fn new(program: &Program) -> Result<Plan, CodegenError> {
         let plan = Plan {
             arena: Arena::new(program),
             calls: Vec::new(),
+            chunks: Vec::new(),
             ops: Vec::new(),
             records: vec![Record([0; WORDS]); program.instructions.len()],
             attention: None,
@@ -186,6 +199,7 @@ impl Planner<'_> {
         let next = self.cases.len() as u32;
         *self.cases.entry(call.clone()).or_insert_with(|| {
             self.plan.calls.push(call);
+            self.plan.chunks.push(0);
             next
         })
     }
@@ -339,6 +353,7 @@ impl Planner<'_> {
             Op::Opaque(_) => return Err(unsupported(i.id, "an opaque op has no kernel")),
         };
         let case = self.case(op, call);
+        self.count_chunks(sm, i, case);
         r.set(F::Op, u64::from(case))?;
         if let Some(record) = self.plan.records.get_mut(i.id.index()) {
             *record = r;
@@ -356,10 +371,23 @@ impl Planner<'_> {
         Ok((*tiles, *blocks, total))
     }
 
-    /// The template's `Geometry` of a product over `width` elements.
+    /// Keeps the fewest chunks of a case's weights.
+    fn count_chunks(&mut self, sm: &Sm, i: &Instruction, case: u32) {
+        let run = i.run.and_then(|run| sm.stream.get(run.index()));
+        let Some(source @ RunSource::Weight { buffer, .. }) = run.map(|run| &run.source) else {
+            return;
+        };
+        let chunks = self.program.buffer(*buffer).and_then(|b| source.chunks(b)).unwrap_or(0);
+        if let Some(known) = self.plan.chunks.get_mut(case as usize) {
+            *known = if *known == 0 { chunks } else { chunks.min(*known) };
+        }
+    }
+
+    /// The template's `Geometry` of a product over `width` elements, but for the chunks that every
+    /// instruction has; [`Plan::text_of`] adds them.
     fn geometry(&self, sm: &Sm, i: &Instruction, width: u64) -> Result<String, CodegenError> {
         let (_, blocks, total) = self.chunks(sm, i)?;
-        Ok(format!("Geometry<{width}, {blocks}, {total}>"))
+        Ok(format!("Geometry<{width}, {blocks}, {total}{LEAST}>"))
     }
 
     /// Fields every matrix product has: rows, input width, chunk geometry, output.

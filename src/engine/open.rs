@@ -152,7 +152,7 @@ pub fn build_all(
         target,
         nvrtc: options.nvrtc,
         cache: options.cache,
-        options: options.render,
+        options: options.knobs.render_options(options.render),
         spills: options.spills,
         corrupt: options.corrupt.as_ref(),
     };

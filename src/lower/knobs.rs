@@ -1,5 +1,5 @@
-//! What may be chosen about a schedule. Every knob changes the emitted program; none changes what it
-//! computes beyond the order of float32 sums.
+//! What may be chosen about a schedule and its kernel. Every knob changes the emitted program or the
+//! kernel's text; none changes what is computed beyond the order of float32 sums.
 
 use amk_schedule_ir::op::{Attention, Op, Rows};
 use amk_schedule_ir::program::{Area, Resources};
@@ -7,6 +7,7 @@ use amk_schedule_ir::{Bucket, OpContext, Scalar, Target};
 use serde::{Deserialize, Serialize};
 
 use super::{LowerError, Shape};
+use crate::codegen::RenderOptions;
 
 /// Default consumer warps.
 const CONSUMER_WARPS: u32 = 8;
@@ -93,6 +94,9 @@ pub struct Knobs {
     pub capacity: Option<u64>,
     /// Registers of one thread, a multiple of 8. Absent: 168, or what the target has for the block.
     pub registers: Option<u32>,
+    /// Weight chunks that warps take into registers while they wait for their input, 0 to 3; the kernel's
+    /// text alone depends on it. Absent: 0.
+    pub taken: Option<u32>,
 }
 
 impl Default for Knobs {
@@ -111,6 +115,7 @@ impl Default for Knobs {
             tokens: 1,
             capacity: None,
             registers: None,
+            taken: None,
         }
     }
 }
@@ -143,6 +148,11 @@ pub(super) struct Plan {
 }
 
 impl Knobs {
+    /// `base`, with what the knobs choose about the text.
+    pub fn render_options(&self, base: RenderOptions) -> RenderOptions {
+        RenderOptions { taken: self.taken.unwrap_or(base.taken), ..base }
+    }
+
     pub(super) fn plan(
         &self,
         shape: &Shape,
@@ -189,6 +199,10 @@ impl Knobs {
         }
         if !(1..=16).contains(&self.tokens) {
             return Err(LowerError::knob("tokens", self.tokens, "1 to 16"));
+        }
+        if let Some(n) = self.taken.filter(|&n| n > RenderOptions::MOST_TAKEN) {
+            let expected = format!("0 to {}", RenderOptions::MOST_TAKEN);
+            return Err(LowerError::knob("taken", n, expected));
         }
         if self.unit_stride == Some(0) {
             return Err(LowerError::knob("unit_stride", 0, "at least 1"));

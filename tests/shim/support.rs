@@ -68,6 +68,7 @@ pub struct Case {
     pub checkpoint: Checkpoint,
     pub program: Validated<Program>,
     pub target: Target,
+    pub options: RenderOptions,
     data: RecipeData,
 }
 
@@ -87,12 +88,13 @@ impl Case {
         let data = RecipeData::new(&lowered, &checkpoint).unwrap();
         let program = amk_validator::validate(lowered.program, &target)
             .unwrap_or_else(|r| panic!("{} faults, first: {}", r.faults.len(), r.faults[0]));
-        Case { checkpoint, program, target, data }
+        let options =
+            knobs.render_options(RenderOptions { backend: Backend::Host, ..RenderOptions::default() });
+        Case { checkpoint, program, target, options, data }
     }
 
     pub fn render(&self) -> Source {
-        let options = RenderOptions { backend: Backend::Host, ..RenderOptions::default() };
-        codegen::render(&self.program, &self.target, options).unwrap()
+        codegen::render(&self.program, &self.target, self.options).unwrap()
     }
 
     pub fn prompt(&self, n: usize) -> Vec<u32> {

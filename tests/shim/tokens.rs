@@ -1,6 +1,9 @@
 //! Tokens of the kernel text equal the reference's, over seeds, rings, element types and edges, and no
 //! rule of the GPU that the host can see is broken.
 
+use std::fs;
+
+use amk::codegen::InFlight;
 use amk::lower::{EdgeKind, Edges, Knobs, Mode};
 use amk_models::{Checkpoint, greedy};
 
@@ -137,6 +140,34 @@ fn two_slots_one_block_chunks() {
     let model = Tiny { hidden: 80, inner: 72, ..Tiny::default() };
     let case = Case::new(tiny(name, model), 2, true, &knobs, Mode::F32);
     check(name, &case, Mode::F32, 0..2);
+}
+
+/// A tile of four blocks in chunks of two, so that the first chunks can be taken before the input is there:
+/// the logits do not depend on how many are, nor on what else is in flight.
+#[test]
+fn chunks_taken_early() {
+    let sizes = Tiny { hidden: 128, inner: 256, layers: 1, ..Tiny::default() };
+    let mut first: Option<Vec<u8>> = None;
+    for (taken, in_flight) in [
+        (0, InFlight::Many),
+        (1, InFlight::Many),
+        (3, InFlight::Many),
+        (3, InFlight::Few),
+        (3, InFlight::One),
+    ] {
+        for bulk in [true, false] {
+            let name = format!("taken_{taken}_{in_flight:?}_{bulk}");
+            let knobs = Knobs { taken: Some(taken), ..small() };
+            let mut case = Case::new(tiny(&name, sizes), 3, bulk, &knobs, Mode::Bf16);
+            case.options.in_flight = in_flight;
+            let text = case.render().text;
+            let some = in_flight == InFlight::Many && taken > 0;
+            assert_eq!(text.contains("MOST_TAKEN = 0"), !some, "{name}");
+            check(&name, &case, Mode::Bf16, 0..1);
+            let logits = fs::read(folder(&name).join(format!("output.{}.bin", PROMPT - 1))).unwrap();
+            assert_eq!(*first.get_or_insert_with(|| logits.clone()), logits, "{name}");
+        }
+    }
 }
 
 /// Head widths for every kind of load of the cache, and groups of more heads than one pass takes.

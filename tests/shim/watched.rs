@@ -160,6 +160,15 @@ fn packets() -> Watched {
     Watched::new("watched_packets", tiny, 3, true, &knobs, Mode::Bf16).decode()
 }
 
+/// Packets, with chunks taken into registers before the input is looked at.
+fn taken() -> Watched {
+    let tiny = Tiny { hidden: 128, inner: 128, layers: 1, vocab: 16, ..Tiny::default() };
+    let knobs = Knobs { taken: Some(3), ..small() };
+    let watched = Watched::new("watched_taken", tiny, 2, true, &knobs, Mode::Bf16);
+    assert!(watched.case.render().text.contains("MOST_TAKEN = 3"));
+    watched.decode()
+}
+
 /// Counters, and a ring of 16-byte copies.
 fn plain() -> Watched {
     let knobs = Knobs { edges: counters(), splits: Some(2), ..small() };
@@ -178,7 +187,7 @@ fn prefill() -> Watched {
 #[test]
 fn every_place_dropped_is_seen() {
     let (mut all, mut seen) = (BTreeSet::new(), BTreeSet::new());
-    for make in [packets, plain, prefill] {
+    for make in [packets, plain, prefill, taken] {
         let watched = make();
         watched.is_silent();
         let ring = |m: &Mutant| {
