@@ -112,7 +112,7 @@ AMK_FN float amk_rsqrt(float x) {
 
 #define TRACE_STAMP(cx, k)
 
-AMK_DATA const unsigned char amk_program_hash[32] = { 111, 44, 223, 66, 66, 91, 66, 4, 120, 172, 89, 249, 255, 155, 44, 227, 92, 100, 222, 225, 3, 245, 52, 101, 197, 191, 88, 28, 6, 52, 53, 199 };
+AMK_DATA const unsigned char amk_program_hash[32] = { 62, 30, 38, 201, 226, 26, 223, 160, 6, 202, 195, 101, 234, 95, 189, 91, 88, 231, 222, 146, 27, 0, 9, 144, 29, 232, 64, 65, 6, 102, 248, 111 };
 
 // ---- constants of this program -------------------------------------------------------------
 constexpr u32 NW = 8;        // consumer warps
@@ -552,9 +552,10 @@ AMK_FN float* square_sums(const Context& cx) {
   return (float*)(cx.smem + CONTROL_AT + 64) + cx.par * (TOKENS * NW);
 }
 
-// What is fixed about a product: elements of an input row, packed blocks of a chunk and of a whole tile.
+// What is fixed about a product: elements of an input row, packed blocks of a chunk and of a whole tile, and
+// the chunks that every such instruction has at least.
 // Block b of a tile is term b / K_BLOCKS of K block b % K_BLOCKS.
-template <u32 WIDTH_, u32 CHUNK_, u32 TOTAL_> struct Geometry {
+template <u32 WIDTH_, u32 CHUNK_, u32 TOTAL_, u32 LEAST_> struct Geometry {
   static constexpr u32 WIDTH = WIDTH_, CHUNK = CHUNK_, TOTAL = TOTAL_;
   static constexpr u32 K_BLOCKS = (WIDTH + 31) / 32;
   // Whole words everywhere: no element past the row's end is ever staged.
@@ -566,6 +567,9 @@ template <u32 WIDTH_, u32 CHUNK_, u32 TOTAL_> struct Geometry {
   // Input fragments of a warp that stay in registers from tile to tile; 0: too many, they are read again.
   static constexpr u32 EACH = (K_BLOCKS + NW - 1) / NW;
   static constexpr u32 HELD = EVEN && TOKENS * TERMS <= 8 && EACH <= 16 ? EACH : 0;
+  // Chunks that warps take into registers: where a tile has several and a warp's part of one is small.
+  static constexpr u32 MOST_TAKEN = 0;
+  static constexpr u32 TAKEN = !EVEN || CHUNK == TOTAL || CHUNK % NW != 0 || CHUNK / NW > 4 || TOKENS * TERMS > 8 ? 0 : LEAST_ < MOST_TAKEN ? LEAST_ : MOST_TAKEN;
   AMK_FN static constexpr u32 batch(u32 most) { return (LOADS + (LOADS + most - 1) / most - 1) / ((LOADS + most - 1) / most); }
 };
 
@@ -623,10 +627,28 @@ AMK_UNROLL
     }
 }
 
+// The first chunks of an instruction in registers. Warps take them while they wait for their input, so that
+// the producer finds free slots when it would else stand still.
+template <class G> struct Taken {
+  static constexpr u32 EACH = G::CHUNK / NW ? G::CHUNK / NW : 1;
+  Quad b[G::TAKEN ? G::TAKEN : 1][EACH];
+  AMK_FN void take(const Context& cx, Ring& ring) {
+AMK_UNROLL
+    for (u32 i = 0; i < G::TAKEN; ++i) {
+      ring_wait(ring);
+      const u8* at = cx.smem + RING_AT + ring.slot * SLOT_BYTES + cx.lane * 16 + cx.w * 512;
+AMK_UNROLL
+      for (u32 j = 0; j < EACH; ++j) b[i][j] = amk_load_shared(at + j * (NW * 512));
+      ring_release(ring, cx.lane);
+    }
+  }
+};
+
 // Stages the input of a matrix product; norm weights are fetched before the wait.
 template <class G, Sync S, DType D, bool NORM, DType ND>
-AMK_FN void stage_input(Context& cx, const u8* input, u32 pitch, const u8* norm, u32 tag) {
+AMK_FN void stage_input(Context& cx, Ring& ring, Taken<G>& taken, const u8* input, u32 pitch, const u8* norm, u32 tag) {
   constexpr u32 N = G::batch(NORM ? NORM_LOADS : PLAIN_LOADS);
+  taken.take(cx, ring);
 AMK_NO_UNROLL
   for (u32 m = 0; m < TOKENS; ++m) {
     const u8* row = input + (u64)m * pitch * (S == PACKET ? (D == BF16 ? 4 : 8) : element_bytes<D>());
@@ -662,7 +684,8 @@ AMK_UNROLL
 
 // The same from rows of the embedding table, which nothing has to be waited for.
 template <class G, DType D, DType ND>
-AMK_FN void stage_embedding(Context& cx, const u8* table, const u8* norm) {
+AMK_FN void stage_embedding(Context& cx, Ring& ring, Taken<G>& taken, const u8* table, const u8* norm) {
+  taken.take(cx, ring);
   const u32* tokens = (const u32*)(cx.p->arena + TOKENS_AT);
   constexpr u32 N = G::batch(2);
 AMK_NO_UNROLL
@@ -742,37 +765,42 @@ AMK_NO_UNROLL
   }
 }
 
-// Adds blocks [lo, lo + CHUNK) of one tile, or what is left of it, from the chunk at `at`.
-template <class G> AMK_FN void tile_product(const Context& cx, const u8* at, u32 lo, const Fragments<G>& held, TileSums& sums) {
-  constexpr u32 EACH = G::CHUNK / NW, REST = G::CHUNK % NW;
+// Adds blocks [lo, lo + CHUNK) of one tile from the chunk at `at`, the input read from shared memory.
+template <class G> AMK_FN void tile_product_again(const Context& cx, const u8* at, u32 lo, TileSums& sums) {
+  constexpr u32 EACH = G::CHUNK / NW, REST = G::CHUNK % NW, UNROLLED = EACH < 8 ? EACH : 8;
   const u8* weights = at + cx.lane * 16 + cx.w * 512;
+  const u8* input = staged_fragment(cx) + (lo + cx.w) * 64;
+  if constexpr (UNROLLED != 0) {
+AMK_NO_UNROLL
+    for (u32 first = 0; first + UNROLLED <= EACH; first += UNROLLED) {
+AMK_UNROLL
+      for (u32 j = 0; j < UNROLLED; ++j)
+        block_product(cx, weights + j * (NW * 512), input + j * (NW * 64), sums.c[j % 2 * 2], sums.c[j % 2 * 2 + 1]);
+      weights += UNROLLED * NW * 512;
+      input += UNROLLED * NW * 64;
+    }
+AMK_NO_UNROLL
+    for (u32 j = 0; j < EACH % UNROLLED; ++j) {
+      block_product(cx, weights, input, sums.c[0], sums.c[1]);
+      weights += NW * 512;
+      input += NW * 64;
+    }
+  }
+  if (REST && cx.w < REST) block_product(cx, weights, input, sums.c[2], sums.c[3]);
+}
+// The same, or what is left of the tile, in the way the geometry allows.
+template <class G> AMK_FN void tile_product(const Context& cx, const u8* at, u32 lo, const Fragments<G>& held, TileSums& sums) {
   if constexpr (G::HELD != 0) {
     // `lo` is known here: the caller's loop is unrolled.
+    constexpr u32 EACH = G::CHUNK / NW, REST = G::CHUNK % NW;
+    const u8* weights = at + cx.lane * 16 + cx.w * 512;
 AMK_UNROLL
     for (u32 j = 0; j < EACH; ++j)
       block_product(amk_load_shared(weights + j * (NW * 512)), held.a[lo / NW + j], Quad{0, 0, 0, 0}, sums.c[j % 2 * 2], sums.c[j % 2 * 2 + 1]);
     if (REST && cx.w < REST)
       block_product(amk_load_shared(weights + EACH * (NW * 512)), held.a[G::HELD - 1], Quad{0, 0, 0, 0}, sums.c[2], sums.c[3]);
   } else if constexpr (G::EVEN) {
-    const u8* input = staged_fragment(cx) + (lo + cx.w) * 64;
-    constexpr u32 UNROLLED = EACH < 8 ? EACH : 8;
-    if constexpr (UNROLLED != 0) {
-AMK_NO_UNROLL
-      for (u32 first = 0; first + UNROLLED <= EACH; first += UNROLLED) {
-AMK_UNROLL
-        for (u32 j = 0; j < UNROLLED; ++j)
-          block_product(cx, weights + j * (NW * 512), input + j * (NW * 64), sums.c[j % 2 * 2], sums.c[j % 2 * 2 + 1]);
-        weights += UNROLLED * NW * 512;
-        input += UNROLLED * NW * 64;
-      }
-AMK_NO_UNROLL
-      for (u32 j = 0; j < EACH % UNROLLED; ++j) {
-        block_product(cx, weights, input, sums.c[0], sums.c[1]);
-        weights += NW * 512;
-        input += NW * 64;
-      }
-    }
-    if (REST && cx.w < REST) block_product(cx, weights, input, sums.c[2], sums.c[3]);
+    tile_product_again<G>(cx, at, lo, sums);
   } else {
     const u32 hi = lo + G::CHUNK < G::TOTAL ? lo + G::CHUNK : G::TOTAL;
 AMK_NO_UNROLL
@@ -815,8 +843,34 @@ AMK_UNROLL
 // Runs the products of one instruction: tiles in groups, and after each group one block barrier and
 // `finish(first_tile, tiles)`, which may read the group's sums through `tile_sum`.
 template <class G, class Finish>
-AMK_FN void linear_tiles(Context& cx, Ring& ring, u32 tile_count, Finish finish) {
+AMK_FN void linear_tiles(Context& cx, Ring& ring, u32 tile_count, const Taken<G>& taken, Finish finish) {
   const u32 per_chunk = G::CHUNK == G::TOTAL ? cx.field(F_TILES) : 1;
+  // Tiles that begin in registers.
+  constexpr u32 CHUNKS = G::TOTAL / G::CHUNK, EARLY = (G::TAKEN + CHUNKS - 1) / CHUNKS;
+AMK_UNROLL
+  for (u32 early = 0; early < EARLY; ++early) {
+    TileSums sums;
+AMK_UNROLL
+    for (u32 x = 0; x < CHUNKS; ++x) {
+      const u32 chunk = early * CHUNKS + x;
+      if (chunk < G::TAKEN) {
+        const u8* input = staged_fragment(cx) + (x * G::CHUNK + cx.w) * 64;
+AMK_UNROLL
+        for (u32 j = 0; j < Taken<G>::EACH; ++j)
+          block_product(taken.b[chunk < G::TAKEN ? chunk : 0][j], load_fragment(cx, input + j * (NW * 64)), Quad{0, 0, 0, 0}, sums.c[j % 2 * 2], sums.c[j % 2 * 2 + 1]);
+      }
+    }
+    constexpr u32 REST = EARLY * CHUNKS - G::TAKEN;  // chunks of the last of them
+    if (early + 1 == EARLY) {
+AMK_NO_UNROLL
+      for (u32 x = CHUNKS - REST; x < CHUNKS; ++x) {
+        ring_wait(ring);
+        tile_product_again<G>(cx, cx.smem + RING_AT + ring.slot * SLOT_BYTES, x * G::CHUNK, sums);
+        ring_release(ring, cx.lane);
+      }
+    }
+    store_partial(cx, early, sums);
+  }
   Fragments<G> held;
   held.load(cx);
   u32 in_chunk = 0;  // next tile within the chunk, when a chunk holds several
@@ -834,7 +888,7 @@ AMK_NO_UNROLL
   for (u32 first = 0; first < tile_count; first += TILE_GROUP) {
     const u32 count = tile_count - first < TILE_GROUP ? tile_count - first : TILE_GROUP;
 AMK_NO_UNROLL
-    for (u32 i = 0; i < count; ++i) {
+    for (u32 i = first ? 0 : EARLY; i < count; ++i) {
       TileSums sums;
       const bool last = first + i + 1 == tile_count;
       if constexpr (G::HELD != 0) {
@@ -895,15 +949,16 @@ AMK_FN void op_embed(Context& cx) {
 // ---- norm_qkv -----------------------------------------------------------------------------------
 template <bool EMBEDDING, Sync S, DType D, DType ND, Sync OS, class G>
 AMK_FN void op_norm_qkv(Context& cx, Ring& ring) {
-  const u32 lo = cx.field(F_LO), hi = cx.field(F_HI);
+  const u32 lo = cx.field(F_LO), hi = cx.field(F_HI), tiles = (hi - lo + 7) / 8;
+  Taken<G> taken;
   const u8* norm = cx.operand(F_A1);
-  if constexpr (EMBEDDING) stage_embedding<G, D, ND>(cx, cx.operand(F_A0), norm);
-  else stage_input<G, S, D, true, ND>(cx, cx.operand(F_A0), cx.field(F_IN_PITCH), norm, cx.tag(cx.field(F_IN_PHASE)));
+  if constexpr (EMBEDDING) stage_embedding<G, D, ND>(cx, ring, taken, cx.operand(F_A0), norm);
+  else stage_input<G, S, D, true, ND>(cx, ring, taken, cx.operand(F_A0), cx.field(F_IN_PITCH), norm, cx.tag(cx.field(F_IN_PHASE)));
   u8* out = cx.operand(F_A2);
   const u32 pitch = cx.field(F_OUT_PITCH), tag = cx.tag(cx.field(F_OUT_PHASE));
   const float eps = amk_float(cx.field(F_CONST));
   float scale[TOKENS];
-  linear_tiles<G>(cx, ring, (hi - lo + 7) / 8, [&](u32 first, u32 count) {
+  linear_tiles<G>(cx, ring, tiles, taken, [&](u32 first, u32 count) {
     if (first == 0) {
 AMK_UNROLL
       for (u32 m = 0; m < TOKENS; ++m) scale[m] = inverse_rms(cx, m, G::WIDTH, eps);
@@ -1241,12 +1296,13 @@ AMK_UNROLL
 // ---- linear_residual: the owner adds to its float32 residual rows and publishes them ----------------
 template <Sync S, DType D, Sync OS, DType OD, class G>
 AMK_FN void op_linear_residual(Context& cx, Ring& ring) {
-  const u32 lo = cx.field(F_LO), hi = cx.field(F_HI), rows = hi - lo;
-  stage_input<G, S, D, false, BF16>(cx, cx.operand(F_A0), cx.field(F_IN_PITCH), nullptr, cx.tag(cx.field(F_IN_PHASE)));
+  const u32 lo = cx.field(F_LO), hi = cx.field(F_HI), rows = hi - lo, tiles = (rows + 7) / 8;
+  Taken<G> taken;
+  stage_input<G, S, D, false, BF16>(cx, ring, taken, cx.operand(F_A0), cx.field(F_IN_PITCH), nullptr, cx.tag(cx.field(F_IN_PHASE)));
   u8* out = cx.operand(F_A2);
   float* local = (float*)(cx.smem + LOCAL_AT) + cx.field(F_X0);
   const u32 pitch = cx.field(F_OUT_PITCH), tag = cx.tag(cx.field(F_OUT_PHASE));
-  linear_tiles<G>(cx, ring, (rows + 7) / 8, [&](u32 first, u32 count) {
+  linear_tiles<G>(cx, ring, tiles, taken, [&](u32 first, u32 count) {
     visit_outputs<8>(cx, count, [&](u32 tile, u32 m, u32 column, bool valid) {
       const u32 r = (first + tile) * 8 + column;
       valid = valid && r < rows;
@@ -1262,13 +1318,14 @@ AMK_FN void op_linear_residual(Context& cx, Ring& ring) {
 // ---- norm_gate_up: gate rows are even, up rows odd, so a tile gives 4 activations -----------------
 template <Sync S, DType D, DType ND, Sync OS, DType OD, class G>
 AMK_FN void op_norm_gate_up(Context& cx, Ring& ring) {
-  const u32 lo = cx.field(F_LO), hi = cx.field(F_HI);
-  stage_input<G, S, D, true, ND>(cx, cx.operand(F_A0), cx.field(F_IN_PITCH), cx.operand(F_A1), cx.tag(cx.field(F_IN_PHASE)));
+  const u32 lo = cx.field(F_LO), hi = cx.field(F_HI), tiles = (2 * (hi - lo) + 7) / 8;
+  Taken<G> taken;
+  stage_input<G, S, D, true, ND>(cx, ring, taken, cx.operand(F_A0), cx.field(F_IN_PITCH), cx.operand(F_A1), cx.tag(cx.field(F_IN_PHASE)));
   u8* out = cx.operand(F_A2);
   const u32 pitch = cx.field(F_OUT_PITCH), tag = cx.tag(cx.field(F_OUT_PHASE));
   const float eps = amk_float(cx.field(F_CONST));
   float scale[TOKENS];
-  linear_tiles<G>(cx, ring, (2 * (hi - lo) + 7) / 8, [&](u32 first, u32 count) {
+  linear_tiles<G>(cx, ring, tiles, taken, [&](u32 first, u32 count) {
     if (first == 0) {
 AMK_UNROLL
       for (u32 m = 0; m < TOKENS; ++m) scale[m] = inverse_rms(cx, m, G::WIDTH, eps);
@@ -1298,14 +1355,15 @@ AMK_FN u64 argmax_key(float v, u32 id) {
 }
 template <Sync S, DType D, DType ND, class G>
 AMK_FN void op_norm_lm_head(Context& cx, Ring& ring) {
-  const u32 lo = cx.field(F_LO), hi = cx.field(F_HI);
-  stage_input<G, S, D, true, ND>(cx, cx.operand(F_A0), cx.field(F_IN_PITCH), cx.operand(F_A1), cx.tag(cx.field(F_IN_PHASE)));
+  const u32 lo = cx.field(F_LO), hi = cx.field(F_HI), tiles = (hi - lo + 7) / 8;
+  Taken<G> taken;
+  stage_input<G, S, D, true, ND>(cx, ring, taken, cx.operand(F_A0), cx.field(F_IN_PITCH), cx.operand(F_A1), cx.tag(cx.field(F_IN_PHASE)));
   float* logits = (float*)cx.operand(F_A2);
   u64* best = (u64*)cx.operand(F_A3) + cx.field(F_X2);
   const float eps = amk_float(cx.field(F_CONST));
   u64 key = 0;
   float scale = 0.f;
-  linear_tiles<G>(cx, ring, (hi - lo + 7) / 8, [&](u32 first, u32 count) {
+  linear_tiles<G>(cx, ring, tiles, taken, [&](u32 first, u32 count) {
     if (first == 0) scale = inverse_rms(cx, TOKENS - 1, G::WIDTH, eps);
     for (u32 i = cx.t; i < count * 8; i += NW * 32) {
       const u32 row = lo + first * 8 + i;
@@ -1436,14 +1494,14 @@ extern "C" AMK_KERNEL(THREADS) void amk_megakernel(const AMK_GRID_CONSTANT Param
       TRACE_STAMP(cx, 0);
       switch (cx.field(F_OP)) {
         case 0: op_attention<PACKET, PACKET, BF16, false>(cx); break;
-        case 1: op_norm_gate_up<PACKET, BF16, BF16, PACKET, BF16, Geometry<128, 4, 4>>(cx, ring); break;
-        case 2: op_norm_qkv<false, PACKET, BF16, BF16, PACKET, Geometry<128, 4, 4>>(cx, ring); break;
-        case 3: op_norm_lm_head<PACKET, BF16, BF16, Geometry<128, 4, 4>>(cx, ring); break;
+        case 1: op_norm_gate_up<PACKET, BF16, BF16, PACKET, BF16, Geometry<128, 4, 4, 1>>(cx, ring); break;
+        case 2: op_norm_qkv<false, PACKET, BF16, BF16, PACKET, Geometry<128, 4, 4, 1>>(cx, ring); break;
+        case 3: op_norm_lm_head<PACKET, BF16, BF16, Geometry<128, 4, 4, 1>>(cx, ring); break;
         case 4: op_boundary<true>(cx); break;
-        case 5: op_norm_qkv<true, PLAIN, BF16, BF16, PACKET, Geometry<128, 4, 4>>(cx, ring); break;
+        case 5: op_norm_qkv<true, PLAIN, BF16, BF16, PACKET, Geometry<128, 4, 4, 1>>(cx, ring); break;
         case 6: op_embed<BF16>(cx); break;
-        case 7: op_linear_residual<PACKET, BF16, PACKET, BF16, Geometry<128, 4, 4>>(cx, ring); break;
-        case 8: op_linear_residual<PACKET, BF16, PACKET, BF16, Geometry<320, 10, 10>>(cx, ring); break;
+        case 7: op_linear_residual<PACKET, BF16, PACKET, BF16, Geometry<128, 4, 4, 1>>(cx, ring); break;
+        case 8: op_linear_residual<PACKET, BF16, PACKET, BF16, Geometry<320, 10, 10, 1>>(cx, ring); break;
         default: break;
       }
       TRACE_STAMP(cx, 2);
