@@ -210,12 +210,12 @@ pub fn compile(
     let compiler = Compiler { nvrtc, cache, spills };
     let options = schedule.options;
     let Fitted { source, image } =
-        fit(&schedule.program, target, options, schedule.arch, compiler, &|_| ()).map_err(
-            |e| match e {
+        fit(&schedule.program, target, options, schedule.arch, compiler, &|_| ()).map_err(|e| {
+            match e {
                 FitError::Codegen(source) => PipelineError::Codegen { target: name(), source },
                 FitError::Build(source) => PipelineError::Build { target: name(), source },
-            },
-        )?;
+            }
+        })?;
     let wrong = |what: String| PipelineError::Image { target: name(), what };
     let info = image
         .info

@@ -380,7 +380,9 @@ fn check_record(p: &Program, plan: &Plan, sm: &Sm, i: &Instruction, entry: &Entr
         };
         let total = weight_blocks(p.buffer(buffer).unwrap()).unwrap();
         assert_eq!(entry.field(F::Tiles), u64::from(tiles), "{}", i.id);
-        let least = |call: &str| call.split(&format!("Geometry<{k}, {blocks}, {total}, ")).nth(1).map(str::to_owned);
+        let least = |call: &str| {
+            call.split(&format!("Geometry<{k}, {blocks}, {total}, ")).nth(1).map(str::to_owned)
+        };
         let least: u64 = least(call).and_then(|c| c.split('>').next()?.parse().ok()).unwrap();
         let chunks = sm.stream[i.run.unwrap().index()].source.chunks(p.buffer(buffer).unwrap());
         assert!((1..=chunks.unwrap()).contains(&least), "{}: {call}", i.id);

@@ -66,8 +66,7 @@ pub fn build(program: Program, request: &BuildRequest<'_>) -> Result<Built, Engi
             source.text = source.text.replace(from.as_str(), to);
         }
     };
-    let compiler =
-        Compiler { nvrtc: request.nvrtc, cache: request.cache, spills: request.spills };
+    let compiler = Compiler { nvrtc: request.nvrtc, cache: request.cache, spills: request.spills };
     let Fitted { source, image } =
         fit(&program, request.target, request.options, arch, compiler, &edit).map_err(
             |e| match e {

@@ -184,6 +184,17 @@ impl Judged<'_> {
             MbarrierWait(Barrier::Full) => Step::To(LANDED),
             _ => Step::To(state),
         });
+        // Only one lane releases, so it is asked for on some path, not on all.
+        for wait in self.all(MbarrierWait(Barrier::Full)) {
+            let next = |i: usize| i != wait && self.events[i] == MbarrierWait(Barrier::Full);
+            let until_next = reach(self.kernel, wait, next);
+            let meets = |event| self.all(event).any(|i| until_next[i]);
+            if meets(RingRead) && !meets(Release) {
+                let what =
+                    "a chunk is read whose slot is not released before the next is waited for";
+                faults.push(self.fault(Rule::RingRelease, wait, what));
+            }
+        }
     }
 
     /// Each bulk copy stands right after the expect_tx of the same barrier and the same bytes.

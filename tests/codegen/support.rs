@@ -98,7 +98,22 @@ pub fn others() -> Vec<Kernel> {
         let program = lower_for(&odd, &target, &knobs, 0, mode).unwrap().program;
         finish(name.to_owned(), program, &target, RenderOptions { trace, ..Default::default() })
     };
+    // Tiles of two chunks, the first of which warps take early.
+    let even = Shape::llama(
+        "even",
+        Sizes { hidden: 512, inner: 512, heads: 8, kv_heads: 2, head_dim: 64, ..odd.sizes },
+        false,
+        DType::Bf16,
+    );
+    let taken = || {
+        let target = target("sm_90a");
+        let knobs = Knobs { taken: Some(3), slot_bytes: Some(4096), ..Knobs::default() };
+        let program = lower_for(&even, &target, &knobs, 0, Mode::Bf16).unwrap().program;
+        let options = knobs.render_options(RenderOptions::default());
+        finish("taken".to_owned(), program, &target, options)
+    };
     vec![
+        taken(),
         make("counters", "sm_90a", Knobs { edges: all, ..Knobs::default() }, Mode::Bf16, false),
         make("splits", "sm_100a", Knobs { splits: Some(3), ..Knobs::default() }, Mode::F32, false),
         make(

@@ -88,8 +88,8 @@ impl Case {
         let data = RecipeData::new(&lowered, &checkpoint).unwrap();
         let program = amk_validator::validate(lowered.program, &target)
             .unwrap_or_else(|r| panic!("{} faults, first: {}", r.faults.len(), r.faults[0]));
-        let options =
-            knobs.render_options(RenderOptions { backend: Backend::Host, ..RenderOptions::default() });
+        let options = knobs
+            .render_options(RenderOptions { backend: Backend::Host, ..RenderOptions::default() });
         Case { checkpoint, program, target, options, data }
     }
 

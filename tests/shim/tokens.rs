@@ -164,7 +164,8 @@ fn chunks_taken_early() {
             let some = in_flight == InFlight::Many && taken > 0;
             assert_eq!(text.contains("MOST_TAKEN = 0"), !some, "{name}");
             check(&name, &case, Mode::Bf16, 0..1);
-            let logits = fs::read(folder(&name).join(format!("output.{}.bin", PROMPT - 1))).unwrap();
+            let logits =
+                fs::read(folder(&name).join(format!("output.{}.bin", PROMPT - 1))).unwrap();
             assert_eq!(*first.get_or_insert_with(|| logits.clone()), logits, "{name}");
         }
     }

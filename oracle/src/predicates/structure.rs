@@ -32,6 +32,8 @@ fn header(p: &Program, out: &mut Breaches) {
     out.demand(p.max_steps >= 1, S, "steps", here);
     out.demand(p.epochs.per_step >= 1, S, "phases", here);
     out.demand(!p.sms.is_empty(), S, "no-sm", here);
+    // Tags are epochs modulo their number.
+    out.demand(p.epochs.tags >= 1, crate::Invariant::E, "tags", here);
     // An epoch count that overflows would start over.
     let epochs = u128::from(p.epochs.per_step) * u128::from(p.max_steps);
     out.demand(epochs < 1 << 63, crate::Invariant::E, "epoch-overflow", here);
