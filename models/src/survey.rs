@@ -9,6 +9,7 @@ use crate::tokenizer::{Tokenizer, TokenizerError};
 use crate::weights::{WeightTensor, Weights, WeightsError};
 use serde::Serialize;
 use serde_json::{Map, Value};
+use std::collections::BTreeMap;
 use std::path::Path;
 
 /// What a refusal is about.
@@ -67,14 +68,7 @@ impl Survey {
         }
         let (tensors, refused) = Weights::survey(files, out.config.as_ref());
         out.refusals.extend(refused.iter().map(of_weights));
-        let specs = out.config.as_ref().map(ModelConfig::tensor_specs).unwrap_or_default();
-        let roles: std::collections::BTreeMap<&str, Role> =
-            specs.iter().map(|s| (s.name.as_str(), s.role)).collect();
-        let with_role = |t: WeightTensor| {
-            let role = roles.get(t.name()).copied();
-            (t, role)
-        };
-        out.tensors = tensors.into_iter().map(with_role).collect();
+        out.tensors = with_roles(tensors, out.config.as_ref());
         if let Err(refusal) = Tokenizer::load(files) {
             out.refusals.push(of_tokenizer(&refusal));
         }
@@ -96,14 +90,27 @@ impl Survey {
         Self { config, tensors: Vec::new(), refusals }
     }
 
-    /// A GGUF file says the first thing that is wrong.
     fn of_gguf(files: &Files, name: &str) -> Self {
-        let refusals = match gguf::open(files, name) {
-            Ok(parts) => parts.tokenizer().err().iter().map(of_tokenizer).collect(),
-            Err(refusal) => vec![of_gguf(&refusal, name)],
-        };
-        Self { config: None, tensors: Vec::new(), refusals }
+        let found = gguf::survey(files, name);
+        let refusals = found.refused.iter().map(|r| of_gguf(r, name)).collect();
+        let tensors = with_roles(found.tensors, found.config.as_ref());
+        Self { config: found.config, tensors, refusals }
     }
+}
+
+/// Tensors with what they would become.
+fn with_roles(
+    tensors: Vec<WeightTensor>,
+    config: Option<&ModelConfig>,
+) -> Vec<(WeightTensor, Option<Role>)> {
+    let count = tensors.len() + 1;
+    let specs = config.map(|c| c.specs_of_layers(c.num_layers.min(count))).unwrap_or_default();
+    let roles: BTreeMap<&str, Role> = specs.iter().map(|s| (s.name.as_str(), s.role)).collect();
+    let with_role = |t: WeightTensor| {
+        let role = roles.get(t.name()).copied();
+        (t, role)
+    };
+    tensors.into_iter().map(with_role).collect()
 }
 
 fn of_config(refusal: &ConfigError) -> Refusal {

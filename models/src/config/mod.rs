@@ -379,6 +379,12 @@ impl ModelConfig {
 
     /// Every tensor the checkpoint must hold, in the order of the computation. A tied model has no output head.
     pub fn tensor_specs(&self) -> Vec<TensorSpec> {
+        self.specs_of_layers(self.num_layers)
+    }
+
+    /// [`ModelConfig::tensor_specs`] of the first `count` layers: enough to find fault with a checkpoint of fewer
+    /// tensors than the config has layers.
+    pub(crate) fn specs_of_layers(&self, count: usize) -> Vec<TensorSpec> {
         let spec = |rule: &TensorRule, layer: Option<usize>| TensorSpec {
             name: rule.name_for(layer),
             role: rule.role,
@@ -387,9 +393,9 @@ impl ModelConfig {
         };
         let (per_layer, shared): (Vec<&TensorRule>, Vec<&TensorRule>) =
             self.tensor_rules().partition(|r| r.role.is_per_layer());
-        let mut out = Vec::with_capacity(shared.len() + per_layer.len() * self.num_layers);
+        let mut out = Vec::with_capacity(shared.len() + per_layer.len() * count);
         out.extend(shared.iter().filter(|r| r.role == Role::Embedding).map(|r| spec(r, None)));
-        for layer in 0..self.num_layers {
+        for layer in 0..count {
             out.extend(per_layer.iter().map(|r| spec(r, Some(layer))));
         }
         out.extend(shared.iter().filter(|r| r.role != Role::Embedding).map(|r| spec(r, None)));

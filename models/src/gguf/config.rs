@@ -42,7 +42,11 @@ impl Contents {
         }
     }
 
+    /// The architecture, of a file that is whole.
     pub fn kind(&self) -> Result<&'static Kind, GgufError> {
+        if let Some(parts) = self.unsigned("split.count").filter(|n| *n > 1) {
+            return Err(GgufError::Split { parts });
+        }
         let name = self.text("general.architecture").unwrap_or("unnamed");
         KINDS.iter().find(|k| k.name == name).ok_or_else(|| GgufError::Architecture {
             found: name.to_string(),
@@ -72,16 +76,16 @@ const KEYS: &[(&str, Option<&str>)] = &[
     ("rope.scaling.finetuned", None),
 ];
 
-/// The config. `vocabulary` is the number of rows of the embedding, `tied` whether the head is absent.
+/// The config, and what speaks against it. `vocabulary` is the number of rows of the embedding, `tied` whether the head
+/// is absent.
 pub(super) fn config(
     contents: &Contents,
+    kind: &Kind,
     vocabulary: usize,
     tied: bool,
-) -> Result<Map<String, Value>, GgufError> {
-    let kind = contents.kind()?;
-    if let Some(parts) = contents.unsigned("split.count").filter(|n| *n > 1) {
-        return Err(GgufError::Split { parts });
-    }
+) -> (Map<String, Value>, Vec<GgufError>) {
+    let mut refused = Vec::new();
+    let mut refuse = |key: &str| refused.push(GgufError::Key { key: key.to_string() });
     let mut out = Map::new();
     out.insert("architectures".into(), json!([kind.architecture]));
     out.insert("model_type".into(), kind.model_type.into());
@@ -93,19 +97,21 @@ pub(super) fn config(
         let neutral = part == "expert_count" && *value == Meta::Unsigned(0);
         let rule = KEYS.iter().find(|(k, _)| *k == part);
         let Some((_, field)) = rule.or(neutral.then_some(&("", None))) else {
-            return Err(GgufError::Key { key: key.clone() });
+            refuse(key);
+            continue;
         };
+        let Some(field) = field else { continue };
         let number = match value {
             Meta::Unsigned(n) => json!(n),
             Meta::Signed(n) => json!(n),
             Meta::Float(x) => json!(x),
             // A list, say, of one number for each layer.
-            _ if field.is_some() => return Err(GgufError::Key { key: key.clone() }),
-            _ => continue,
+            _ => {
+                refuse(key);
+                continue;
+            }
         };
-        if let Some(field) = field {
-            out.insert((*field).into(), number);
-        }
+        out.insert((*field).into(), number);
     }
     let at = |part: &str| format!("{prefix}{part}");
     let heads = contents.unsigned(&at("attention.head_count")).unwrap_or(0).max(1);
@@ -113,7 +119,7 @@ pub(super) fn config(
     let head_dim = contents.unsigned(&at("attention.key_length")).unwrap_or(width);
     for part in ["attention.value_length", "rope.dimension_count"] {
         if contents.unsigned(&at(part)).is_some_and(|n| n != head_dim) {
-            return Err(GgufError::Key { key: at(part) });
+            refuse(&at(part));
         }
     }
     out.insert("head_dim".into(), head_dim.into());
@@ -129,7 +135,7 @@ pub(super) fn config(
             let scaling = json!({"rope_type": "yarn", "factor": f, "original_max_position_embeddings": original});
             out.insert("rope_scaling".into(), scaling);
         }
-        _ => return Err(GgufError::Key { key: at("rope.scaling.type") }),
+        _ => refuse(&at("rope.scaling.type")),
     }
     if let Some(id) = contents.unsigned("tokenizer.ggml.bos_token_id") {
         out.insert("bos_token_id".into(), id.into());
@@ -138,5 +144,5 @@ pub(super) fn config(
     let ends = ["eos", "eot", "eom"].map(|e| format!("tokenizer.ggml.{e}_token_id"));
     let ends: Vec<u64> = ends.iter().filter_map(|key| contents.unsigned(key)).collect();
     out.insert("eos_token_id".into(), ends.into());
-    Ok(out)
+    (out, refused)
 }

@@ -13,7 +13,8 @@ use crate::tokenizer::{Tokenizer, TokenizerError};
 use crate::weights::{DType, Found, WeightTensor, Weights, WeightsError};
 use candle_core::Device;
 use candle_core::quantized::{GgmlDType, ggml_file::qtensor_from_ggml};
-use read::Entry;
+use config::Kind;
+use read::{Contents, Entry};
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -172,42 +173,120 @@ pub(crate) fn open(files: &Files, name: &str) -> Result<Parts, GgufError> {
     let storage = Arc::new(files.map(name)?);
     let contents = read::read(&storage)?;
     let kind = contents.kind()?;
-    let entry = |name: &str| contents.tensors.iter().find(|t| t.name == name);
-    let vocabulary = entry("token_embd.weight").map_or(0, |t| t.shape[0]);
-    let object = config::config(&contents, vocabulary, entry("output.weight").is_none())?;
+    let (object, refused) = config_of(&contents, kind);
+    refused.into_iter().next().map_or(Ok(()), Err)?;
     let mut config = ModelConfig::from_object(name, &object)?;
     let file: Arc<str> = Arc::from(name);
     let mut found = BTreeMap::new();
     for t in &contents.tensors {
         if t.name == ROPE_FACTORS {
-            let factors = floats(&storage, t)?;
-            let positive = factors.iter().all(|f| *f > 0.0 && f.is_finite());
-            let expected = config.head_dim / 2;
-            let alone = config.rope.scaling == RopeScaling::Default;
-            if factors.len() != expected || !positive || !alone {
-                let (tensor, found) = (t.name.clone(), factors.len());
-                return Err(GgufError::Factors { tensor, found, expected });
-            }
-            config.rope.scaling = RopeScaling::Factors { factors };
+            config.rope.scaling = factors(&storage, t, &config)?;
             continue;
         }
-        let Some(name) = name_of(&t.name) else {
-            return Err(GgufError::UnexpectedTensor { tensor: t.name.clone() });
-        };
+        let name = place_of(t, &found)?;
         let heads = match t.name.rsplit('.').nth(1) {
             Some("attn_q") if kind.permuted => Some(config.num_heads),
             Some("attn_k") if kind.permuted => Some(config.num_kv_heads),
             _ => None,
         };
-        // Numbers of layers have several spellings.
-        if found.contains_key(&name) {
-            return Err(GgufError::UnexpectedTensor { tensor: t.name.clone() });
-        }
         found.insert(name.clone(), tensor(&storage, t, name, &file, heads)?);
     }
     let tokenizer = tokenizer::tokenizer(&contents)?;
     let weights = Weights::assemble(Found::in_file(name, found), &config)?;
     Ok(Parts { config, weights, tokenizer })
+}
+
+/// What a GGUF file is, as far as that can be told, and every reason against it.
+pub(crate) struct Surveyed {
+    pub config: Option<ModelConfig>,
+    /// Under the checkpoint's names where they have a place, with their bytes as they are stored.
+    pub tensors: Vec<WeightTensor>,
+    pub refused: Vec<GgufError>,
+}
+
+/// Looks at a GGUF file without dequantising anything.
+pub(crate) fn survey(files: &Files, name: &str) -> Surveyed {
+    let mut out = Surveyed { config: None, tensors: Vec::new(), refused: Vec::new() };
+    if let Err(refusal) = look(files, name, &mut out) {
+        out.refused.push(refusal);
+    }
+    out
+}
+
+fn look(files: &Files, name: &str, out: &mut Surveyed) -> Result<(), GgufError> {
+    let storage = Arc::new(files.map(name)?);
+    let contents = read::read(&storage)?;
+    let file: Arc<str> = Arc::from(name);
+    let stored = |t: &Entry, name: String| {
+        let (storage, range, shape) = (storage.clone(), t.range.clone(), t.shape.clone());
+        // Blocks are no elements of any type here.
+        let dtype = if t.stored.block > 1 { DType::Other } else { dtype_of(t) };
+        WeightTensor::from_parts(storage, range, name, file.clone(), dtype, t.stored.name, shape)
+    };
+    let mut found = BTreeMap::new();
+    for t in contents.tensors.iter().filter(|t| t.name != ROPE_FACTORS) {
+        match place_of(t, &found) {
+            Ok(name) => drop(found.insert(name.clone(), stored(t, name))),
+            Err(refusal) => {
+                out.tensors.push(stored(t, t.name.clone()));
+                out.refused.push(refusal);
+            }
+        }
+    }
+    out.tensors.extend(found.values().cloned());
+    if let Err(refusal) = tokenizer::tokenizer(&contents) {
+        out.refused.push(refusal);
+    }
+    let (object, refused) = config_of(&contents, contents.kind()?);
+    out.refused.extend(refused);
+    let (config, refused) = ModelConfig::survey(name, &object);
+    out.refused.extend(refused.into_iter().map(GgufError::from));
+    if let Some(config) = &config {
+        let refused = Weights::refusals(Found::in_file(name, found), config);
+        // Quantised tensors have a type that loading gives them.
+        let refused = refused.into_iter().filter(|r| !matches!(r, WeightsError::BadDType { .. }));
+        out.refused.extend(refused.map(GgufError::from));
+        let rope = contents.tensors.iter().find(|t| t.name == ROPE_FACTORS);
+        out.refused.extend(rope.and_then(|t| factors(&storage, t, config).err()));
+    }
+    out.config = config;
+    Ok(())
+}
+
+/// The config in the metadata, and what speaks against it.
+fn config_of(contents: &Contents, kind: &Kind) -> (Map<String, Value>, Vec<GgufError>) {
+    let entry = |name: &str| contents.tensors.iter().find(|t| t.name == name);
+    let vocabulary = entry("token_embd.weight").map_or(0, |t| t.shape[0]);
+    config::config(contents, kind, vocabulary, entry("output.weight").is_none())
+}
+
+/// The checkpoint's name of a tensor that is not there yet.
+fn place_of(t: &Entry, found: &BTreeMap<String, WeightTensor>) -> Result<String, GgufError> {
+    // Numbers of layers have several spellings.
+    let name = name_of(&t.name).filter(|name| !found.contains_key(name));
+    name.ok_or_else(|| GgufError::UnexpectedTensor { tensor: t.name.clone() })
+}
+
+/// The scaling that divisors of the rotary frequencies stand for.
+fn factors(storage: &Bytes, t: &Entry, config: &ModelConfig) -> Result<RopeScaling, GgufError> {
+    let factors = floats(storage, t)?;
+    let positive = factors.iter().all(|f| *f > 0.0 && f.is_finite());
+    let expected = config.head_dim / 2;
+    let alone = config.rope.scaling == RopeScaling::Default;
+    if factors.len() != expected || !positive || !alone {
+        let (tensor, found) = (t.name.clone(), factors.len());
+        return Err(GgufError::Factors { tensor, found, expected });
+    }
+    Ok(RopeScaling::Factors { factors })
+}
+
+/// The type in which a tensor is handed on.
+fn dtype_of(t: &Entry) -> DType {
+    match t.stored.name {
+        "F16" => DType::F16,
+        "BF16" => DType::Bf16,
+        _ => DType::F32,
+    }
 }
 
 /// A tensor as the checkpoint had it: in place where it can be.
@@ -218,11 +297,7 @@ fn tensor(
     file: &Arc<str>,
     heads: Option<usize>,
 ) -> Result<WeightTensor, GgufError> {
-    let dtype = match t.stored.name {
-        "F16" => DType::F16,
-        "BF16" => DType::Bf16,
-        _ => DType::F32,
-    };
+    let dtype = dtype_of(t);
     let rows = if t.shape.len() < 2 { t.shape.iter().product() } else { t.shape[0] };
     let heads = heads.filter(|h| rows.is_multiple_of(2 * h));
     let (storage, range) = match (t.stored.block > 1, heads) {

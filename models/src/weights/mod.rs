@@ -256,6 +256,13 @@ impl Weights {
         Ok(weights)
     }
 
+    /// Everything that keeps tensors from being a model.
+    pub(crate) fn refusals(found: Found, config: &ModelConfig) -> Vec<WeightsError> {
+        let mut refused = Vec::new();
+        Self::put_together(found, config, &mut refused);
+        refused
+    }
+
     /// Everything that is wrong with the weights of a folder, and every tensor there is.
     pub(crate) fn survey(
         files: &Files,
@@ -277,7 +284,9 @@ impl Weights {
         let mut shared = BTreeMap::new();
         let mut layers = vec![BTreeMap::new(); config.num_layers.min(found.len())];
         // Refuse what nobody asked for first: a bias or an extra norm explains a model better than its consequences.
-        let specs = config.tensor_specs();
+        // One layer more than there are tensors is found out, whatever the config claims.
+        let there = found.len() + absent.len();
+        let specs = config.specs_of_layers(config.num_layers.min(there + 1));
         {
             let wanted: BTreeSet<&str> = specs.iter().map(|s| s.name.as_str()).collect();
             let extra: Vec<String> =

@@ -384,3 +384,41 @@ fn tokenizers_that_are_not_read_are_refused() {
     let parts = vec![model("gpt2"), tokens(), merges(), pre("tekken")];
     refuses(with(parts), "its splitting rule \"tekken\" is not known");
 }
+
+/// A survey goes on past the first fault, and loading ends with one of those that it lists.
+#[test]
+fn every_fault_is_listed() {
+    let mut file = small();
+    file.set("llama.nope", Meta::U32(1));
+    file.set("llama.attention.value_length", Meta::U32(8));
+    file.remove("llama.rope.freq_base");
+    file.find("blk.0.ffn_up.weight").name = "blk.0.ffn_sideways.weight".into();
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("m.gguf"), file.bytes()).unwrap();
+    let files = amk_models::files::Files::folder(folder.path()).unwrap();
+    let survey = amk_models::Survey::of_files(&files).unwrap();
+    let names: Vec<&str> = survey.refusals.iter().filter_map(|r| r.name.as_deref()).collect();
+    for name in
+        ["llama.nope", "llama.attention.value_length", "rope_theta", "blk.0.ffn_sideways.weight"]
+    {
+        assert!(names.contains(&name), "{names:?}");
+    }
+    assert_eq!(survey.tensors.len(), file.tensors.len());
+    let first = common::refusal(folder.path());
+    assert!(survey.refusals.iter().any(|r| r.message == first), "{first}");
+    // A tensor too few, beside a config that is whole: what the others became is known.
+    let mut file = small();
+    file.find("blk.0.ffn_up.weight").name = "blk.0.ffn_sideways.weight".into();
+    std::fs::write(folder.path().join("m.gguf"), file.bytes()).unwrap();
+    let survey = amk_models::Survey::of_files(&files).unwrap();
+    let names: Vec<&str> = survey.refusals.iter().filter_map(|r| r.name.as_deref()).collect();
+    assert_eq!(names, ["blk.0.ffn_sideways.weight", "model.layers.0.mlp.up_proj.weight"]);
+    let without: Vec<&str> =
+        survey.tensors.iter().filter(|t| t.1.is_none()).map(|t| t.0.name()).collect();
+    assert_eq!(without, ["blk.0.ffn_sideways.weight"]);
+    // Nothing to say of a sound one.
+    std::fs::write(folder.path().join("m.gguf"), small().bytes()).unwrap();
+    assert!(amk_models::Survey::of_files(&files).unwrap().refusals.is_empty());
+    let files = amk_models::files::Files::folder(&common::checkpoint("gguf")).unwrap();
+    assert!(amk_models::Survey::of_files(&files).unwrap().refusals.is_empty());
+}

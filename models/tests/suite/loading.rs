@@ -174,6 +174,10 @@ fn no_tensor_is_dropped() {
     assert!(refusal(folder.path()).starts_with(
         "the tensor model.layers.2.input_layernorm.weight is missing: config.json asks for 3 layers"
     ));
+    edit_config(folder.path(), &[("num_hidden_layers", json!(4096))]);
+    assert!(refusal(folder.path()).starts_with(
+        "the tensor model.layers.2.input_layernorm.weight is missing: config.json asks for 4096 layers"
+    ));
     edit_config(folder.path(), &[("num_hidden_layers", json!(1))]);
     assert!(refusal(folder.path()).starts_with("the tensor model.layers.1."));
 }
