@@ -10,16 +10,19 @@
 //! - [`verdict`]: what can come of a candidate. [`judge`]: evidence to verdict, and the sequential test.
 //! - [`seams`]: what the rest of the program provides. [`proposers`]: those that are built in.
 //! - [`journal`]: what is written down. [`history`]: what it says so far. [`campaign`]: the loop.
-//! - [`store`]: the best schedules, kept for other commands.
+//! - [`cost`]: a model of cost by simulation of the schedule. [`store`]: the best schedules, kept for other commands.
 
 #![forbid(unsafe_code)]
 
+pub mod bridge;
 pub mod campaign;
 pub mod candidate;
+pub mod cost;
 pub mod history;
 pub mod journal;
 pub mod judge;
 pub mod proposers;
+pub mod report;
 pub mod rng;
 pub mod seams;
 pub mod space;

@@ -50,6 +50,11 @@ pub trait Proposer {
 
     /// Tells what came of a candidate, its own or another's.
     fn told(&mut self, trial: &Trial);
+
+    /// Asked once more with the same history, does it name the same again? Not so if somebody outside answers.
+    fn repeats(&self) -> bool {
+        true
+    }
 }
 
 /// A candidate that was lowered, validated and rendered.

@@ -240,6 +240,8 @@ impl Campaign<'_> {
         let again = match batch {
             // The start was asked for by nobody.
             0 => Next::Over(String::new()),
+            // What somebody outside would say now is no part of that batch.
+            _ if !self.parts.proposer.repeats() => Next::Over(String::new()),
             _ => self.ask()?,
         };
         let done = last.len();
