@@ -8,3 +8,9 @@ cd "$(dirname "$0")/.."
 python3 tools/fetch_smollm2.py --out .cache/SmolLM2-135M-Instruct --cache .cache/wheels
 cargo run --release -- toolchain fetch
 cargo test --release --workspace "$@"
+
+# Where Ray is installed: requests and a campaign through a local cluster.
+if python3 -c 'import ray' 2>/dev/null; then
+  cargo build --release
+  AMK="${CARGO_TARGET_DIR:-target}/release/amk" python3 autoresearch/ray/test_amk_ray.py
+fi
