@@ -73,20 +73,12 @@ fn ask<'a>(space: &'a Space, history: &'a History) -> Ask<'a> {
 }
 
 fn trial(index: u64, verdict: Verdict) -> Trial {
-    Trial {
-        index,
-        batch: index,
-        candidate: Candidate::new(Point::default().with("rotation", 3), "stdio"),
-        seed: 1,
-        incumbent: None,
-        program: None,
-        kernel: None,
-        image: None,
-        predicted_us: None,
-        tested_positions: Vec::new(),
-        verdict,
-        seconds: 0.5,
-    }
+    let candidate = Candidate::new(Point::default().with("rotation", 3), "stdio");
+    serde_json::from_value(json!({
+        "index": index, "batch": index, "candidate": candidate, "seed": 1, "incumbent": null,
+        "verdict": verdict, "seconds": 0.5,
+    }))
+    .unwrap()
 }
 
 /// Does a value have the shape a schema asks for? As much of JSON schema as the messages use.

@@ -40,25 +40,18 @@ struct Book {
 impl Book {
     fn trial(&mut self, knobs: &Point, note: Option<&str>, verdict: Verdict) {
         let (index, kept) = (self.index, verdict.kept());
-        let trial = Trial {
-            index,
-            batch: index,
-            candidate: Candidate {
-                knobs: knobs.clone(),
-                parent: None,
-                source: if index == 0 { "start".into() } else { HOSTILE.into() },
-                note: note.map(str::to_owned),
-            },
-            seed: 1,
-            incumbent: self.incumbent,
-            program: None,
-            kernel: None,
-            image: None,
-            predicted_us: verdict.us(),
-            tested_positions: Vec::new(),
-            verdict,
-            seconds: 0.1,
+        let candidate = Candidate {
+            knobs: knobs.clone(),
+            parent: None,
+            source: if index == 0 { "start".into() } else { HOSTILE.into() },
+            note: note.map(str::to_owned),
         };
+        let trial: Trial = serde_json::from_value(serde_json::json!({
+            "index": index, "batch": index, "candidate": candidate, "seed": 1,
+            "incumbent": self.incumbent, "predicted_us": verdict.us(), "verdict": verdict,
+            "seconds": 0.1,
+        }))
+        .unwrap();
         let seq = self.journal.append(&Event::Trial(trial)).unwrap();
         if kept || index == 0 {
             self.incumbent = Some(seq);
