@@ -22,6 +22,7 @@ pub mod predict;
 pub mod report;
 pub mod sampled;
 pub mod scheduled;
+pub mod search;
 pub mod selftest;
 pub mod target;
 pub mod toolchain;

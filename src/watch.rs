@@ -39,6 +39,18 @@ impl Record {
         bytes
     }
 
+    /// Has its deadline passed?
+    pub fn overdue(&self) -> bool {
+        self.deadline > 0 && now() > self.deadline
+    }
+
+    /// The record in a watch file; one without a deadline if there is none.
+    pub fn read(path: &Path) -> Record {
+        let mut bytes = Vec::new();
+        let ok = File::open(path).and_then(|f| f.take(RECORD as u64).read_to_end(&mut bytes));
+        ok.map_or_else(|_| Record::default(), |_| Record::decode(&bytes))
+    }
+
     /// Reads a record; one that is half written or damaged has no deadline.
     pub fn decode(bytes: &[u8]) -> Record {
         let text = String::from_utf8_lossy(bytes);
@@ -128,8 +140,8 @@ fn wait(child: &mut Child, path: &Path) -> std::io::Result<Ended> {
         if let Some(status) = child.try_wait()? {
             return Ok(Ended::Itself(status));
         }
-        let record = read(path);
-        if record.deadline > 0 && now() > record.deadline {
+        let record = Record::read(path);
+        if record.overdue() {
             child.kill()?;
             child.wait()?;
             let message = Some(record.message).filter(|m| !m.is_empty());
@@ -138,12 +150,6 @@ fn wait(child: &mut Child, path: &Path) -> std::io::Result<Ended> {
         std::thread::sleep(pause);
         pause = (pause * 2).min(LOOK);
     }
-}
-
-fn read(path: &Path) -> Record {
-    let mut bytes = Vec::new();
-    let ok = File::open(path).and_then(|f| f.take(RECORD as u64).read_to_end(&mut bytes));
-    ok.map_or_else(|_| Record::default(), |_| Record::decode(&bytes))
 }
 
 /// The program that is running, to be run again as a child.

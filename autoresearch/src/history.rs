@@ -68,9 +68,9 @@ impl History {
         self.tried.contains(&short(&id.0))
     }
 
-    /// The entry that a program with this text was judged by.
-    pub fn judged_as(&self, program: &str, kernel: &str) -> Option<u64> {
-        self.programs.get(&short(&format!("{program}{kernel}"))).copied()
+    /// The entry that a program was judged by which does the same; see [`crate::Prepared::body`].
+    pub fn judged_as(&self, body: &str) -> Option<u64> {
+        self.programs.get(&short(body)).copied()
     }
 
     /// Takes in the trial of entry `seq`.
@@ -87,8 +87,8 @@ impl History {
         }
         self.tried.insert(short(&trial.candidate.id().0));
         let pruned = stage == Some(Stage::Predict);
-        if let (Some(program), Some(kernel), false) = (&trial.program, &trial.kernel, pruned) {
-            self.programs.entry(short(&format!("{program}{kernel}"))).or_insert(seq);
+        if let (Some(body), false) = (&trial.body, pruned) {
+            self.programs.entry(short(body)).or_insert(seq);
         }
         if let Verdict::Measured(_) | Verdict::Quarantined { measurement: Some(_), .. } =
             trial.verdict

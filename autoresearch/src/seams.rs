@@ -63,8 +63,8 @@ pub trait Proposer {
 pub struct Prepared {
     /// Hash of the validated program, hexadecimal.
     pub program: String,
-    /// Hash of the kernel's text, hexadecimal.
-    pub source: String,
+    /// Hash of the program without its provenance, hexadecimal: two points with the same are one kernel.
+    pub body: String,
     /// Bytes a token must read at the campaign's position: packed weights and cache.
     pub bytes: u64,
     /// What the model of cost says.

@@ -67,7 +67,7 @@ fn a_night_keeps_the_truly_best_candidate_and_no_false_one() {
     let mut world = World::new(true, plagues);
     world.seen.lock().unwrap().clear();
     let space = space();
-    let folder = tempfile::tempdir().unwrap();
+    let folder = folder();
     let path = folder.path().join("journal.jsonl");
     let mut proposer = proposers::by_name("mix", Box::new(cost)).unwrap();
     let mut watching = Watching::default();

@@ -9,6 +9,7 @@ use amk::image::ImageCache;
 use amk::lower::{Mode, Shape, bucket_of};
 use amk::pipeline::{self, Kernel, PipelineError, Schedule};
 use amk::report::{self, Files, ModelSummary, Report, RunReport, TargetReport};
+use amk::search::stored::{self, choose};
 use amk::target::{Target, default_targets, load_target_file, resolve};
 use amk::toolchain::{FindOptions, Nvrtc, SpillPolicy, find_nvrtc};
 use amk::vm::{Options, VmModel};
@@ -65,6 +66,9 @@ pub struct CompileArgs {
     /// Schedule parameters, a JSON object; absent ones are chosen by amk.
     #[arg(long, value_name = "FILE")]
     knobs: Option<PathBuf>,
+    /// Use the lowering's own choices even where autoresearch has found a better schedule.
+    #[arg(long)]
+    no_store: bool,
     /// Execute the first target's schedule after this prompt.
     #[arg(long, value_name = "TEXT")]
     prompt: Option<String>,
@@ -113,6 +117,8 @@ struct CompileDocument<'a> {
     out: &'a Path,
     compiler: Option<&'a str>,
     warnings: &'a [String],
+    /// Which stored schedules are used or left out, a sentence each.
+    stored: &'a [String],
     run: Option<&'a RunReport>,
     seconds: f64,
 }
@@ -170,11 +176,22 @@ pub fn run(args: &CompileArgs, out: &Output) -> Outcome {
     files::create_folder(&args.out)?;
 
     let spills = if args.allow_spills { SpillPolicy::Report } else { SpillPolicy::Refuse };
+    let store = match args.no_store || args.knobs.is_some() {
+        true => None,
+        false => stored::store().ok(),
+    };
+    let mut stored = Vec::new();
     let mut reports = Vec::new();
     let mut first = None;
     let bar = out.bar(targets.len() as u64, "compiling");
     for (index, target) in targets.iter().enumerate() {
         bar.set_message(target.sm.clone());
+        let best = store.as_ref().map(|s| choose(s, &input.shape, target, input.mode, bucket));
+        let best = best.unwrap_or_default();
+        if !best.text.is_empty() {
+            stored.push(format!("{}: {}", target.sm, best.text));
+        }
+        let knobs = best.knobs.unwrap_or_else(|| knobs.clone());
         let schedule = pipeline::schedule(&input.shape, target, &knobs, args.position, input.mode)
             .map_err(|e| failure(e, out))?;
         let begin = Instant::now();
@@ -217,10 +234,13 @@ pub fn run(args: &CompileArgs, out: &Output) -> Outcome {
     files::write(&args.out.join("report.html"), page.as_bytes())?;
 
     show(&report, &args.out, start.elapsed().as_secs_f64(), out);
+    for text in &stored {
+        out.line(text);
+    }
     for warning in &warnings {
         out.warn(warning);
     }
-    document(&report, args, &warnings, start.elapsed().as_secs_f64(), out);
+    document(&report, args, (&warnings, &stored), start.elapsed().as_secs_f64(), out);
     Ok(Verdict::Yes)
 }
 
@@ -420,7 +440,13 @@ fn compute_name(mode: Mode) -> &'static str {
     }
 }
 
-fn document(report: &Report, args: &CompileArgs, warnings: &[String], seconds: f64, out: &Output) {
+fn document(
+    report: &Report,
+    args: &CompileArgs,
+    (warnings, stored): (&[String], &[String]),
+    seconds: f64,
+    out: &Output,
+) {
     let Some(first) = report.targets.first() else { return };
     let at = |name: &str| args.out.join(name);
     let targets = report
@@ -452,6 +478,7 @@ fn document(report: &Report, args: &CompileArgs, warnings: &[String], seconds: f
         out: &args.out,
         compiler: report.compiler.as_deref(),
         warnings,
+        stored,
         run: report.run.as_ref(),
         seconds,
     });

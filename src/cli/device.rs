@@ -11,6 +11,7 @@ use amk::engine::{
 };
 use amk::image::ImageCache;
 use amk::lower::{Knobs, Mode};
+use amk::search::stored;
 use amk::selftest::{Policy, SelfTestError, Verdict as ImageVerdict, VerdictCache, ensure};
 use amk::target::{Target, load_target_file, resolve};
 use amk::toolchain::{FindOptions, Nvrtc, SpillPolicy, cache_root, find_nvrtc};
@@ -41,6 +42,9 @@ pub struct CudaArgs {
     /// Schedule parameters, a JSON object; absent ones are chosen by amk.
     #[arg(long, value_name = "FILE")]
     pub knobs: Option<PathBuf>,
+    /// Use the lowering's own choices even where autoresearch has found a better schedule.
+    #[arg(long)]
+    pub no_store: bool,
     /// When to test an image against the CPU reference before it is used.
     #[arg(long, value_enum, value_name = "WHEN", default_value_t)]
     pub self_test: SelfTest,
@@ -161,6 +165,10 @@ impl CudaArgs {
                 false => None,
             },
             corrupt: plan.corrupt.clone(),
+            stored: match self.no_store || self.knobs.is_some() {
+                true => None,
+                false => stored::store().ok(),
+            },
         };
         let bar = out.bar(0, "compiling");
         let say = |m: &Memory, free: u64| {
@@ -182,6 +190,9 @@ impl CudaArgs {
         });
         bar.finish_and_clear();
         let mut opened = opened.map_err(|e| engine_failure(&e))?;
+        for text in &opened.stored {
+            out.note(text);
+        }
         if opened.from_ptx {
             out.note(format!(
                 "the images for {} run from their PTX, which the driver compiles for {}",

@@ -4,6 +4,7 @@
 //! mismatch), 2 wrong use, bad input or an unsupported model, 3 environment (no driver, no compiler).
 //! Nothing is loaded before a command needs it, so that `amk --help` and completions answer at once.
 
+mod autoresearch;
 mod bench;
 mod chat;
 mod check;
@@ -12,12 +13,15 @@ mod completions;
 mod device;
 mod diagnose;
 mod doctor;
+mod evaluate;
 mod failure;
 mod files;
 mod fuzz;
 mod generate;
 mod import;
 mod inspect;
+mod journal;
+mod live;
 mod model;
 mod place;
 mod program;
@@ -78,6 +82,9 @@ enum Command {
     Verify(verify::VerifyArgs),
     Bench(bench::BenchArgs),
     Trace(trace::TraceArgs),
+    Autoresearch(autoresearch::AutoresearchArgs),
+    Journal(journal::JournalArgs),
+    Evaluate(evaluate::EvaluateArgs),
     Diagnose(diagnose::DiagnoseArgs),
     Validate(validate::ValidateArgs),
     Check(check::CheckArgs),
@@ -95,6 +102,11 @@ impl Command {
         let device = match self {
             Command::Generate(args) => args.device,
             Command::Verify(args) => args.device,
+            // A campaign's children are watched by the campaign.
+            Command::Evaluate(_) if std::env::var_os(amk::search::child::VARIABLE).is_some() => {
+                return false;
+            }
+            Command::Evaluate(_) => generate::Device::Auto,
             Command::Bench(_) | Command::Trace(_) | Command::Diagnose(_) => generate::Device::Cuda,
             _ => return false,
         };
@@ -159,6 +171,9 @@ fn dispatch(command: Command, out: &Output) -> Outcome {
         Command::Verify(args) => verify::run(&args, out),
         Command::Bench(args) => bench::run(&args, out),
         Command::Trace(args) => trace::run(&args, out),
+        Command::Autoresearch(args) => autoresearch::run(&args, out),
+        Command::Journal(args) => journal::run(&args, out),
+        Command::Evaluate(args) => evaluate::run(&args, out),
         Command::Diagnose(args) => diagnose::run(&args, out),
         Command::Validate(args) => validate::run(&args, out),
         Command::Check(args) => check::run(&args, out),

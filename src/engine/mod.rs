@@ -33,7 +33,8 @@ pub use build::{BuildRequest, Built, build};
 pub use contents::{constant_bytes, pack};
 pub use layout::{Memory, Overlay, overlay};
 pub use open::{
-    OpenOptions, Opened, Range, Want, build_all, check_target, choose, limited_to, open, target_of,
+    BuiltAll, OpenOptions, Opened, Range, Want, build_all, check_target, choose, limited_to, open,
+    target_of,
 };
 pub use packed::{PackedCache, PackedError};
 pub use tamper::{Change, Tampered, tamper};

@@ -3,6 +3,7 @@
 
 use std::path::PathBuf;
 
+use amk_autoresearch::store::Store;
 use amk_models::Checkpoint;
 use amk_schedule_ir::{Bucket, Target};
 
@@ -12,6 +13,7 @@ use crate::device::{Device, DeviceError, Form, form_for};
 use crate::image::ImageCache;
 use crate::lower::{Knobs, LowerError, Mode, Shape, buckets, lower, most_tokens};
 use crate::lowered::Lowered;
+use crate::search::stored::choose_all;
 use crate::target::{Arch, DeviceFacts, Mismatch, check_device, describe_device, records};
 use crate::toolchain::{Nvrtc, SpillPolicy};
 use crate::vm::{Data, RecipeData};
@@ -35,6 +37,8 @@ pub struct OpenOptions<'a> {
     pub keep: Option<PathBuf>,
     /// A fault to plant in the text; see [`BuildRequest::corrupt`].
     pub corrupt: Option<(String, String)>,
+    /// Where the best schedules are kept; those of it come before `knobs`.
+    pub stored: Option<Store>,
 }
 
 /// What a run will do.
@@ -131,6 +135,14 @@ pub fn choose(max_positions: u64, want: &Want, prefill: u32) -> (Vec<Range>, u64
     (ranges, capacity)
 }
 
+/// Programs for all ranges of a run.
+pub struct BuiltAll {
+    pub built: Vec<Built>,
+    pub lowered: Vec<Lowered>,
+    /// Which stored schedules are used or left out, a sentence each.
+    pub stored: Vec<String>,
+}
+
 /// Lowers, validates and compiles a model for a target, one program per range.
 ///
 /// # Errors
@@ -139,7 +151,7 @@ pub fn build_all(
     shape: &Shape,
     target: &Target,
     options: &OpenOptions<'_>,
-) -> Result<(Vec<Built>, Vec<Lowered>), EngineError> {
+) -> Result<BuiltAll, EngineError> {
     let max = shape.sizes.max_positions;
     let prefill = match &options.want {
         Want::Sequence { prompt: n, .. } | Want::Anything { positions: n } if *n > 1 => {
@@ -156,11 +168,20 @@ pub fn build_all(
         spills: options.spills,
         corrupt: options.corrupt.as_ref(),
     };
+    let single: Vec<Bucket> = ranges.iter().filter(|r| r.tokens == 1).map(|r| r.bucket).collect();
+    let (chosen, common, stored) = match &options.stored {
+        Some(store) => choose_all(store, shape, target, options.mode, &single),
+        None => (Vec::new(), options.knobs.clone(), Vec::new()),
+    };
+    let knobs_for = |range: &Range| {
+        let at = single.iter().position(|b| range.tokens == 1 && *b == range.bucket);
+        at.and_then(|i| chosen.get(i).cloned().flatten()).unwrap_or_else(|| common.clone())
+    };
     let make = |range: &Range| -> Result<(Built, Lowered), EngineError> {
         let knobs = Knobs {
             tokens: range.tokens,
             capacity: options.knobs.capacity.or(Some(capacity)),
-            ..options.knobs.clone()
+            ..knobs_for(range)
         };
         let low = lower(shape, target, &knobs, range.bucket, options.mode)?;
         Ok((build(low.program.clone(), &request)?, low))
@@ -181,7 +202,7 @@ pub fn build_all(
         built.push(b);
         lowered.push(l);
     }
-    Ok((built, lowered))
+    Ok(BuiltAll { built, lowered, stored })
 }
 
 /// A model on a device, and what it was made for.
@@ -191,6 +212,8 @@ pub struct Opened {
     pub mode: Mode,
     /// The images run from their PTX, which the driver compiles, since the device is newer than the target.
     pub from_ptx: bool,
+    /// Which stored schedules are used or left out, a sentence each.
+    pub stored: Vec<String>,
 }
 
 /// Opens a checkpoint on a device. `say` gets the memory needed and free before anything is uploaded.
@@ -210,7 +233,7 @@ pub fn open(
     };
     check_target(&target, device.facts())?;
     let shape = Shape::of(checkpoint);
-    let (built, lowered) = build_all(&shape, &target, options)?;
+    let BuiltAll { built, lowered, stored } = build_all(&shape, &target, options)?;
     let first = lowered.first().ok_or_else(|| LowerError::Shape {
         what: "number of positions",
         value: 0,
@@ -224,7 +247,7 @@ pub fn open(
     let engine = Engine::new(device, built, &data as &dyn Data, keep.as_ref(), say, progress)?;
     let arch = target.sm.parse::<Arch>().ok();
     let form = arch.and_then(|a| form_for(a, device.facts().capability));
-    Ok(Opened { engine, target, mode: options.mode, from_ptx: form == Some(Form::Ptx) })
+    Ok(Opened { engine, target, mode: options.mode, from_ptx: form == Some(Form::Ptx), stored })
 }
 
 #[cfg(test)]

@@ -87,7 +87,7 @@ impl Campaign<'_> {
                 seed: rng::mix(self.header.seed, batch),
                 incumbent: self.history.incumbent_entry,
                 program: prepared.map(|p| p.program.clone()),
-                kernel: prepared.map(|p| p.source.clone()),
+                body: prepared.map(|p| p.body.clone()),
                 image: u.image.clone(),
                 predicted_us: prepared.map(|p| p.prediction.us),
                 tested_positions: tested,
@@ -140,7 +140,7 @@ impl Campaign<'_> {
             limit_us: self.limits.prune.zip(incumbent).map(|(factor, us)| factor * us),
         };
         let history = &self.history;
-        let judged = |p: &Prepared| history.judged_as(&p.program, &p.source).is_some();
+        let judged = |p: &Prepared| history.judged_as(&p.body).is_some();
         let next = AtomicUsize::new(0);
         let slots: Vec<Mutex<&mut Underway>> = underway.iter_mut().map(Mutex::new).collect();
         let work = || {
@@ -168,9 +168,7 @@ impl Campaign<'_> {
             .iter()
             .map(|u| {
                 let p = u.prepared.as_ref().filter(|_| u.verdict.is_none())?;
-                if self.header.device.is_none()
-                    || self.history.judged_as(&p.program, &p.source).is_some()
-                {
+                if self.header.device.is_none() || self.history.judged_as(&p.body).is_some() {
                     return None;
                 }
                 k += 1;
@@ -220,7 +218,7 @@ impl Campaign<'_> {
         let Some(prepared) = &u.prepared else {
             return (refused(Stage::Lower, "it was not lowered"), Vec::new());
         };
-        if let Some(of) = self.history.judged_as(&prepared.program, &prepared.source) {
+        if let Some(of) = self.history.judged_as(&prepared.body) {
             return (Verdict::Repeated { of }, Vec::new());
         }
         if self.header.device.is_none() {

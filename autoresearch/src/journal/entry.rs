@@ -95,9 +95,9 @@ pub struct Trial {
     /// Hash of the validated program, where it got that far.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub program: Option<String>,
-    /// Hash of the kernel's text.
+    /// Hash of the program without its provenance.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub kernel: Option<String>,
+    pub body: Option<String>,
     /// Key of the image.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image: Option<String>,

@@ -164,7 +164,7 @@ fn predictions_below_the_floor_are_quarantined() {
         }
     }
     let worker = Promising(World::new(false, Plagues::default()));
-    let folder = tempfile::tempdir().unwrap();
+    let folder = folder();
     let path = folder.path().join("journal.jsonl");
     let space = space();
     let mut proposer = proposers::Random;

@@ -23,7 +23,7 @@ fn a_journal_cut_at_any_byte_is_taken_up() {
     let mut cuts: Vec<usize> = (0..60).map(|_| rng.below(bytes.len() as u64) as usize).collect();
     cuts.extend([0, 1, bytes.len() - 1, bytes.len()]);
     for cut in cuts {
-        let folder = tempfile::tempdir().unwrap();
+        let folder = folder();
         let path = folder.path().join("journal.jsonl");
         fs::write(&path, &bytes[..cut]).unwrap();
         let outcome = Err(CampaignError::Start(String::new()));
