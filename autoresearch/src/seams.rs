@@ -63,7 +63,7 @@ pub trait Proposer {
 pub struct Prepared {
     /// Hash of the validated program, hexadecimal.
     pub program: String,
-    /// Hash of the program without its provenance, hexadecimal: two points with the same are one kernel.
+    /// Hash of the program without its provenance and of how its text is rendered, hexadecimal: two points with the same are one kernel.
     pub body: String,
     /// Bytes a token must read at the campaign's position: packed weights and cache.
     pub bytes: u64,

@@ -184,6 +184,8 @@ pub fn build_all(
             ..knobs_for(range)
         };
         let low = lower(shape, target, &knobs, range.bucket, options.mode)?;
+        let options = knobs.render_options(options.render);
+        let request = BuildRequest { options, ..request };
         Ok((build(low.program.clone(), &request)?, low))
     };
     // Each program is lowered, proved and compiled on a thread of its own.

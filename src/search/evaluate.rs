@@ -125,11 +125,14 @@ fn compile(subject: &Subject, point: &Point, request: &Request) -> Result<Option
     watch::begin("compiling", COMPILING);
     let cache = ImageCache::from_env().unwrap_or_else(|_| ImageCache::disabled());
     let made = subject.make(point, &*cost_model())?;
+    let knobs = subject
+        .knobs(point)
+        .map_err(|reason| Refusal::Rejected { stage: Stage::Proposal, reason })?;
     let request = BuildRequest {
         target: &subject.target,
         nvrtc: &found.nvrtc,
         cache: &cache,
-        options: Default::default(),
+        options: knobs.render_options(Default::default()),
         spills: SpillPolicy::Report,
         corrupt: None,
     };

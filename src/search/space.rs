@@ -4,6 +4,7 @@ use amk_autoresearch::{Domain, Knob, Point, Space, Value};
 use serde_json::{Map, Value as Json};
 
 use super::Subject;
+use crate::codegen::RenderOptions;
 use crate::lower::Knobs;
 
 /// Knobs that are no choice of a schedule but what it is for: positions of a step, and the cache that all programs of a run
@@ -102,6 +103,11 @@ pub fn space(subject: &Subject) -> Space {
         "registers",
         "registers a thread may use; null: 168, or what the target has for the block",
         range(64, registers, 8, true),
+    );
+    add(
+        "taken",
+        "weight chunks that warps take into registers while they wait for their input; null: none",
+        range(0, u64::from(RenderOptions::MOST_TAKEN), 1, true),
     );
     let title = format!(
         "schedules of {} for {} at positions {} to {}",

@@ -138,15 +138,20 @@ impl Subject {
         let program = validate(lowered.program, &self.target)
             .map_err(|e| refuse(Stage::Validate)(e.to_string()))?;
         let render_error = |e: crate::codegen::CodegenError| refuse(Stage::Render)(e.to_string());
-        render(&program, &self.target, RenderOptions::default()).map_err(render_error)?;
+        let options = knobs.render_options(RenderOptions::default());
+        render(&program, &self.target, options).map_err(render_error)?;
         let packed = tables(&program).map_err(render_error)?.weight_bytes;
         let bytes = packed + cache_bytes(&program, self.position);
         let mut prediction = cost.predict(&program, &self.target, self.position);
         prediction.floor_us = prediction.floor_us.max(self.floor_us(bytes));
         prediction.us = prediction.us.max(prediction.floor_us);
         let program_hash = hex(&program.hash());
-        let prepared =
-            Prepared { program: program_hash, body: body_hash(&program), bytes, prediction };
+        let prepared = Prepared {
+            program: program_hash,
+            body: body_hash(&program, options),
+            bytes,
+            prediction,
+        };
         Ok(Made { program, prepared })
     }
 
@@ -165,11 +170,12 @@ pub fn cache_bytes(program: &Program, position: u64) -> u64 {
     rows.map(row).sum::<u64>() * position
 }
 
-/// Hash of a program without its provenance.
-fn body_hash(program: &Program) -> String {
+/// Hash of a program without its provenance, and of how its text is rendered.
+fn body_hash(program: &Program, options: RenderOptions) -> String {
     let mut body = program.clone();
     body.meta.clear();
-    blake3::hash(amk_schedule_ir::text::print(&body).as_bytes()).to_hex().to_string()
+    let text = format!("{options:?}\n{}", amk_schedule_ir::text::print(&body));
+    blake3::hash(text.as_bytes()).to_hex().to_string()
 }
 
 /// What a best schedule is kept under.
