@@ -16,6 +16,7 @@ pub mod import;
 pub mod lint;
 pub mod lower;
 pub mod lowered;
+pub mod mcp;
 pub mod pack;
 pub mod pipeline;
 pub mod predict;

@@ -62,6 +62,8 @@ impl Tone {
 /// Where a command's output goes and how it looks.
 #[derive(Clone, Copy, Debug)]
 pub struct Output {
+    /// Standard output is somebody else's.
+    silent: bool,
     json: bool,
     quiet: bool,
     color_out: bool,
@@ -74,12 +76,18 @@ impl Output {
     pub fn new(json: bool, quiet: bool, color: Color) -> Self {
         let err_terminal = io::stderr().is_terminal();
         Self {
+            silent: false,
             json,
             quiet,
             color_out: color.on(io::stdout().is_terminal()),
             color_err: color.on(err_terminal),
             progress: err_terminal && !quiet && !json,
         }
+    }
+
+    /// The same, but nothing is printed on standard output: a protocol has it.
+    pub fn off_stdout(self) -> Self {
+        Self { silent: true, json: false, ..self }
     }
 
     /// Documents instead of text?
@@ -109,7 +117,7 @@ impl Output {
 
     /// A line of the answer for people; nothing in JSON mode.
     pub fn line(&self, text: impl Display) {
-        if !self.json {
+        if !self.json && !self.silent {
             write_out(&format!("{text}\n"));
         }
     }
@@ -123,7 +131,7 @@ impl Output {
 
     /// A piece of the answer for people, shown at once and without a line end.
     pub fn piece(&self, text: &str) {
-        if !self.json && !text.is_empty() {
+        if !self.json && !self.silent && !text.is_empty() {
             write_out(text);
         }
     }

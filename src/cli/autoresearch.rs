@@ -10,6 +10,8 @@ use amk::search::child::Program;
 use amk::search::request::{DeviceReply, Part, Request, Task};
 use amk::search::{self, PRESETS, Patience, Processes, Subject, SubjectError, device_of, stored};
 use amk::target::resolve;
+use amk_autoresearch::bridge::{LinesOptions, LinesProposer};
+use amk_autoresearch::report::{Report, page};
 use amk_autoresearch::{
     CampaignError, Header, JournalError, Limits, NoProposal, Outcome as Ended, Parts, Point,
     Proposer, Space, begin, journal, proposers, resume,
@@ -20,7 +22,7 @@ use serde::Serialize;
 
 use super::compile::Compute;
 use super::live::Live;
-use super::{Failure, Outcome, Verdict, journal as journal_cli, model};
+use super::{Failure, Outcome, Verdict, files, journal as journal_cli, model};
 use crate::output::Output;
 
 /// Search for a faster schedule, unattended: propose, validate, compile, test, time, keep what is better, write everything down.
@@ -36,6 +38,7 @@ Examples:
   amk autoresearch path/to/checkpoint --minutes 25
   amk autoresearch path/to/checkpoint --start naive --minutes 25 --resume --journal naive.jsonl
   amk autoresearch --iters 200 --target h200 --seed 7
+  amk autoresearch --proposer stdio --iters 500
   amk autoresearch --shape-only config.json --until-plateau 300 --journal shape.jsonl")]
 pub struct AutoresearchArgs {
     /// A checkpoint folder or a hub id; by default the embedded model.
@@ -58,7 +61,8 @@ pub struct AutoresearchArgs {
     /// The schedule to begin with: default, naive, or a JSON file of schedule parameters.
     #[arg(long, value_name = "START", default_value = "default")]
     start: String,
-    /// Who names candidates: mix, random, mutate, bandit, guided.
+    /// Who names candidates: mix, random, mutate, bandit, guided; stdio: whoever speaks JSON lines on standard input and
+    /// output.
     #[arg(long, value_name = "WHO", default_value = "mix")]
     proposer: String,
     /// The same seed gives the same candidates, as long as the verdicts are the same.
@@ -79,6 +83,12 @@ pub struct AutoresearchArgs {
     /// Predict everything, even though a device may be there.
     #[arg(long)]
     predict: bool,
+    /// How long an agent at `--proposer stdio` may take for an answer, seconds.
+    #[arg(long, value_name = "S", default_value_t = 600, value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    agent_patience: u64,
+    /// The page that says what came of it; by default the journal's name with .html.
+    #[arg(long, value_name = "FILE")]
+    report: Option<PathBuf>,
     /// Candidates asked for at once.
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u64).range(1..=1024))]
     batch: u64,
@@ -150,6 +160,8 @@ struct Document<'a> {
     confirmation: Option<&'a amk_autoresearch::Confirmation>,
     journal: &'a Path,
     head: &'a str,
+    /// The page that says what came of it.
+    report: &'a Path,
     /// The file the best schedule is kept in for other commands.
     stored: Option<&'a Path>,
     /// Why it is not kept.
@@ -182,7 +194,19 @@ pub fn run(args: &AutoresearchArgs, out: &Output) -> Outcome {
     let settled = own.as_ref().unwrap_or(&header);
     note_ignored(args, own.as_ref(), &header, out);
     let worker = Processes::new(&subject, cost, program, base, fingerprint, patience, &stop);
-    let mut proposer = proposer(settled, &worker)?;
+    let agent = settled.proposer == STDIO;
+    let speaks_over_stdout = out.off_stdout();
+    let out = if agent { &speaks_over_stdout } else { out };
+    let mut lines = agent.then(|| agent_lines(args, &space, &stop));
+    let mut built_in = match agent {
+        true => None,
+        false => Some(proposer(settled, &worker)?),
+    };
+    let proposer: &mut dyn Proposer = match (&mut lines, &mut built_in) {
+        (Some(lines), _) => lines,
+        (None, Some(built_in)) => &mut **built_in,
+        (None, None) => return Err(Failure::input("there is no proposer")),
+    };
     let limits = Limits {
         iters: args.iters,
         time: args.minutes,
@@ -192,20 +216,38 @@ pub fn run(args: &AutoresearchArgs, out: &Output) -> Outcome {
         prune: Some(args.prune).filter(|p| p.is_finite() && *p > 1.0),
     };
     let mut live = Live::new(*out, args.minutes, args.iters);
-    let parts = Parts {
-        space: &space,
-        worker: &worker,
-        proposer: &mut *proposer,
-        observer: &mut live,
-        stop: &stop,
-    };
+    let parts =
+        Parts { space: &space, worker: &worker, proposer, observer: &mut live, stop: &stop };
     let ended = match args.resume {
         true => resume(&args.journal, &header, parts, limits),
         false => begin(&args.journal, header.clone(), parts, limits),
     };
     live.close();
+    if let Some(lines) = &mut lines {
+        lines.bye(&ended.as_ref().map_or_else(ToString::to_string, |e| e.reason.clone()));
+    }
     let ended = ended.map_err(failure)?;
     report(args, &subject, &ended, out)
+}
+
+/// The name of the proposer that is an agent at standard input and output.
+const STDIO: &str = "stdio";
+/// Lines in a row that may be no answer.
+const ATTEMPTS: u32 = 8;
+
+fn agent_lines(
+    args: &AutoresearchArgs,
+    space: &Space,
+    stop: &Arc<AtomicBool>,
+) -> LinesProposer<std::io::Stdout> {
+    let options = LinesOptions {
+        amk: env!("CARGO_PKG_VERSION").to_owned(),
+        patience: Duration::from_secs(args.agent_patience),
+        attempts: ATTEMPTS,
+        stop: Arc::clone(stop),
+    };
+    let input = std::io::BufReader::new(std::io::stdin());
+    LinesProposer::new(space, input, std::io::stdout(), options)
 }
 
 fn cores() -> usize {
@@ -365,7 +407,10 @@ fn proposer<'a>(
     let cost = move |point: &Point| worker.predict(point);
     proposers::by_name(&header.proposer, Box::new(cost)).ok_or_else(|| {
         let known = proposers::NAMES.join(", ");
-        Failure::input(format!("there is no proposer {}; there are {known}", header.proposer))
+        Failure::input(format!(
+            "there is no proposer {}; there are {known}, {STDIO}",
+            header.proposer
+        ))
     })
 }
 
@@ -387,6 +432,10 @@ fn report(args: &AutoresearchArgs, subject: &Subject, ended: &Ended, out: &Outpu
             Err(error) => Err(error.to_string()),
         };
     }
+    let path = args.report.clone().unwrap_or_else(|| args.journal.with_extension("html"));
+    let read = Report::read(&args.journal).map_err(Failure::environment)?;
+    let text = page(&read).map_err(Failure::environment)?;
+    files::write(&path, text.as_bytes())?;
     let h = &ended.history;
     let predicted = ended.header.device.is_none();
     out.line(format!("{}: {}", args.journal.display(), ended.reason));
@@ -394,6 +443,7 @@ fn report(args: &AutoresearchArgs, subject: &Subject, ended: &Ended, out: &Outpu
     if let Some(c) = &ended.confirmation {
         out.line(&c.text);
     }
+    out.line(format!("report: {}", path.display()));
     match &kept {
         Ok(path) => out.line(format!("kept for other commands: {}", path.display())),
         Err(why) => out.detail(format!("not kept for other commands: {why}")),
@@ -412,6 +462,7 @@ fn report(args: &AutoresearchArgs, subject: &Subject, ended: &Ended, out: &Outpu
         confirmation: ended.confirmation.as_ref(),
         journal: &args.journal,
         head: &ended.head,
+        report: &path,
         stored: kept.as_deref().ok(),
         not_stored: kept.as_ref().err().map(String::as_str),
     });

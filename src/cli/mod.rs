@@ -22,6 +22,7 @@ mod import;
 mod inspect;
 mod journal;
 mod live;
+mod mcp;
 mod model;
 mod place;
 mod program;
@@ -85,6 +86,7 @@ enum Command {
     Autoresearch(autoresearch::AutoresearchArgs),
     Journal(journal::JournalArgs),
     Evaluate(evaluate::EvaluateArgs),
+    Mcp(mcp::McpArgs),
     Diagnose(diagnose::DiagnoseArgs),
     Validate(validate::ValidateArgs),
     Check(check::CheckArgs),
@@ -174,6 +176,7 @@ fn dispatch(command: Command, out: &Output) -> Outcome {
         Command::Autoresearch(args) => autoresearch::run(&args, out),
         Command::Journal(args) => journal::run(&args, out),
         Command::Evaluate(args) => evaluate::run(&args, out),
+        Command::Mcp(args) => mcp::run(&args, out),
         Command::Diagnose(args) => diagnose::run(&args, out),
         Command::Validate(args) => validate::run(&args, out),
         Command::Check(args) => check::run(&args, out),

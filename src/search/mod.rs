@@ -16,7 +16,7 @@ mod subject;
 pub mod time;
 mod worker;
 
-pub use cost::{Graph, cost_model};
+pub use cost::cost_model;
 pub use device::fingerprint;
 pub use space::{FIXED, PRESETS, knobs_of, point_of, preset, space};
 pub use subject::{Made, Subject, SubjectError};
