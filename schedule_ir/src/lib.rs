@@ -60,7 +60,8 @@
 //! `1 + (base + t * per_step + phase) mod tags` ([`Epochs`]); `base` is the number of epochs used by
 //! all earlier launches, aborted ones included. A reader waits for exactly that tag, so a word may be
 //! rewritten only happens-after every reader of the epoch it holds: a reader that missed it waits for ever.
-//! A packet access delivers its own word and orders nothing else. Of two writes of a word in one step the earlier
+//! The regions of packets are the same at every position. A packet access delivers its own word and orders nothing
+//! else. Of two writes of a word in one step the earlier
 //! happens before the later, or was read by an access that happens before the later or belongs to the instruction
 //! that makes it: then the coherence of the word keeps them in order, and they are no race. The writes of one
 //! instruction have no order.

@@ -4,13 +4,15 @@
 //!   `0..=extent` of its dimension, also where the region is empty.
 //! - The regions of an instruction are those of its op's footprint; opaque ops touch what they declare.
 //! - `weight` and `constant` buffers are never written, and `tokens` buffers by the boundary alone.
-//! - Packet regions start and end on whole 64-bit words, or at the end of a row.
-//! - Every element of a `local` buffer is touched by one SM only, and not by the boundary.
+//! - Packet regions are the same at every position, so that each word is written in every step or in none, and
+//!   start and end on whole 64-bit words, or at the end of a row.
+//! - Every element of a `local` buffer is touched by one SM only in a step, and not by the boundary.
+//! - An LM head chooses among no more ids than every embedding table that tokens index has rows.
 
 use amk_schedule_ir::text::{print_access, print_bound};
 use amk_schedule_ir::{
-    Access, Bound, Buffer, BufferKind, BufferSync, Footprint, Instruction, Program, Region,
-    RunSource,
+    Access, Bound, Buffer, BufferKind, BufferSync, Footprint, Instruction, Op, Program, Region,
+    RunSource, Source,
 };
 
 use crate::fault::{Fault, Faults, Invariant, Place, Witness};
@@ -54,6 +56,7 @@ pub(crate) fn instruction(
 
 /// Judges the boundary and the streams; works on any program.
 pub(crate) fn check(p: &Program, faults: &mut Faults) {
+    vocabulary(p, faults);
     for (write, list) in [(false, &p.boundary.reads), (true, &p.boundary.writes)] {
         for a in list {
             let who = || format!("the boundary accesses {}", print_access(a));
@@ -106,7 +109,64 @@ fn access(
     if inside(p, place, who, buffer, &a.region, Some(a), faults)
         && buffer.sync == BufferSync::Packet
     {
+        fixed(place, who, buffer, a, faults);
         whole_words(place, who, buffer, a, faults);
+    }
+}
+
+/// Is a packet region the same at every position? A word that a step leaves out keeps the tag of an older one.
+fn fixed(place: Place, who: &dyn Fn() -> String, buffer: &Buffer, a: &Access, faults: &mut Faults) {
+    let moves = |b: Bound| !matches!(b, Bound::At(_));
+    let Some(d) = a.region.0.iter().position(|s| moves(s.lo) || moves(s.hi)) else { return };
+    let span = a
+        .region
+        .0
+        .get(d)
+        .map_or_else(String::new, |s| format!("{}..{}", print_bound(s.lo), print_bound(s.hi)));
+    faults.push(
+        Fault::new(
+            Invariant::B,
+            place,
+            format!(
+                "{}, a packet region that follows the position in dimension {d}; a word that a step leaves out keeps an old tag, so use fixed bounds",
+                who()
+            ),
+        )
+        .access(a)
+        .witness(Witness::Range {
+            buffer: format!("{} {:?}", buffer.id, buffer.name),
+            elements: format!("{span} in dimension {d}"),
+        }),
+    );
+}
+
+/// Ids that a head can choose are rows of every table.
+fn vocabulary(p: &Program, faults: &mut Faults) {
+    let tables = p.instructions.iter().filter_map(|x| match &x.op {
+        Op::Embed(op) => Some((op.vocab, x.id)),
+        Op::NormQkv(op) if op.source == Source::Embedding => Some((op.vocab, x.id)),
+        _ => None,
+    });
+    let Some((rows, by)) = tables.min() else { return };
+    for (i, x) in p.instructions.iter().enumerate() {
+        if let Op::NormLmHead(op) = &x.op
+            && op.vocab > rows
+        {
+            faults.push(
+                Fault::new(
+                    Invariant::B,
+                    Place::Instruction(i),
+                    format!(
+                        "instr {i} (norm_lm_head) chooses among {} ids, but the embedding table of {by} has {rows} rows; a head has at most as many",
+                        op.vocab
+                    ),
+                )
+                .witness(Witness::Range {
+                    buffer: "the embedding table".to_owned(),
+                    elements: format!("rows {rows}..{}", op.vocab),
+                }),
+            );
+        }
     }
 }
 
@@ -230,7 +290,8 @@ pub(crate) fn check_local(m: &Model, faults: &mut Faults) {
                 .witness(m.range(buffer, m.shared(c, class))),
             );
         };
-        if second != NONE {
+        // A region that is empty at every position is nobody's.
+        if second != NONE && !matches!(m.uncovered(c, &[]), Ok(None)) {
             report(c, second);
         }
         for &other in m.overlaps(c) {

@@ -344,12 +344,14 @@ fn rings(m: &Model, faults: &mut Faults) -> HashMap<u32, Vec<String>> {
             offset.push(last + u128::from(m.chunks(&run.source)));
         }
         let at = |run: usize| offset.get(run).copied().unwrap_or(0);
-        let mut consumed = vec![false; sm.stream.len()];
-        let mut lowest = 0;
+        let mut consumed: Vec<bool> =
+            (0..sm.stream.len()).map(|run| at(run + 1) == at(run)).collect();
+        let mut lowest = consumed.iter().take_while(|c| **c).count();
         for id in &sm.queue {
             let Some(run) = m.program.instruction(*id).and_then(|x| x.run) else { continue };
             let run = run.index();
-            if run > lowest && at(run + 1) > at(lowest) + slots {
+            // A run without chunks waits for nothing and holds nothing.
+            if run > lowest && at(run + 1) > at(run) && at(run + 1) > at(lowest) + slots {
                 let owner = sm
                     .queue
                     .iter()
@@ -362,7 +364,7 @@ fn rings(m: &Model, faults: &mut Faults) -> HashMap<u32, Vec<String>> {
                     format!(
                         "{} waits for chunk {} of run {run}",
                         m.node_name(id.0),
-                        at(run + 1) - 1 - at(run)
+                        (at(run + 1) - at(run)).saturating_sub(1)
                     ),
                     format!(
                         "the producer of sm {s} can issue it only after a slot of run {lowest}, loaded earlier, is released ({slots} slots)"

@@ -7,7 +7,8 @@
 //!   write) and in step `t - 1` (unless some later write of the step always replaces it); or all writers
 //!   of the words in phase `k` happen before the read, so that it cannot see what was there before.
 //!
-//! Older epochs are gone: every word is rewritten in every step, and the boundary orders the steps. The
+//! Older epochs are gone: packet regions do not follow the position (B), so a word that is read is rewritten in
+//! every step, and the boundary orders the steps. The
 //! first step of a launch may find what the last step of the launch before it left, which the running
 //! `base` makes step `t - 1`, or memory that was cleared: tag 0 is never stored. After an aborted
 //! launch, and where launches of other programs have come between, words may be older; the runtime keeps

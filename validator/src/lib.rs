@@ -13,7 +13,8 @@
 //!   types and shapes as each op asks; every run consumed once by its own SM, with chunks that fit their slot
 //!   and a window within the ring; counters that start at 0, add up, and have reachable thresholds.
 //! - **B, bounds** ([`bounds`]): every region inside its buffer at every position, equal to its op's footprint;
-//!   nothing read-only is written; packets in whole words; a local element touched by one SM.
+//!   nothing read-only is written; packets in whole words and the same at every position; a local element
+//!   touched by one SM; no more ids to choose among than embedding rows.
 //! - **C, coverage** ([`coverage`]): in every step every element that is read was written before in the step,
 //!   or was there when it began; every output element written exactly once; every cache appended to.
 //! - **D, deadlock freedom** ([`deadlock`], [`packets`]): every wait of every step is satisfied in the end (data,
@@ -47,7 +48,8 @@
 //! - That the text implements its edges, or that ops keep their own shared memory free of hazards.
 //! - That the compiled function fits the device; the launch asks the driver.
 //! - That the host fills what it owes (weights, constants, prompt, cache rows before the first position),
-//!   keeps the launch inside the bucket, and keeps packet memory as [`epoch`] asks across launches.
+//!   keeps the launch inside the bucket, gives token ids that the tables have rows for, and keeps packet memory
+//!   as [`epoch`] asks across launches; that an opaque op chooses ids the tables have.
 //! - Anything about opaque ops beyond their declared accesses.
 //! - Acceptance of every safe program. Rejected although safe are:
 //!   - order that several counters impose only together (a wait that either of two signals may satisfy,
@@ -59,9 +61,14 @@
 //!   - regions that are empty but lie outside; symbolic bounds that may cut a packet word; accesses that meet
 //!     only at positions where another bound keeps them apart; bounds that cross at more places than are
 //!     looked at; tiles that overlap too irregularly to be added up;
+//!   - packet regions that follow the position;
 //!   - token ids that only the host's having a longer prompt would provide.
 //!
-//! Nothing here panics, does I/O or recurses on its input; memory is bounded by the size of the program.
+//! [`checker`] looks at every cell of the grid a certificate cuts a buffer into and refuses more than 2^26 of them: a
+//! program whose regions cut one buffer very finely in several dimensions may be accepted and its certificate not.
+//!
+//! Nothing here panics, does I/O or recurses on its input; memory is bounded by the size of the program and, in the
+//! checker, by that number of cells.
 
 #![forbid(unsafe_code)]
 

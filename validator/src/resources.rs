@@ -280,7 +280,9 @@ pub(crate) fn check_local(m: &Model, areas: &Areas, faults: &mut Faults) {
             whole()
         };
         let sum = need.entry(sm).or_default();
-        *sum = sum.saturating_add(elements.saturating_mul(4));
+        // The kernel keeps four bytes an element, whatever narrower type the buffer names.
+        let bytes = m.program.buffers.get(buffer as usize).map_or(4, |b| b.dtype.bytes().max(4));
+        *sum = sum.saturating_add(elements.saturating_mul(u128::from(bytes)));
     }
     let has = u128::from(areas.get(Area::Local));
     for (sm, need) in need {

@@ -1,6 +1,6 @@
 //! Bounds at every position looked at, read-only buffers, packet words, private elements, caches.
 
-use amk_schedule_ir::{Access, Buffer, BufferKind, BufferSync, Program, Region, RunSource};
+use amk_schedule_ir::{Access, Bound, Buffer, BufferKind, BufferSync, Program, Region, RunSource};
 
 use super::{inside, meet, rect};
 use crate::breach::Breaches;
@@ -66,6 +66,11 @@ fn access(
     out: &mut Breaches,
 ) {
     bounds(&a.region, b, positions, here, out);
+    if b.sync == BufferSync::Packet {
+        let fixed = |x: Bound| matches!(x, Bound::At(_));
+        let all = a.region.0.iter().all(|s| fixed(s.lo) && fixed(s.hi));
+        out.demand(all, B, "packet-moves", here);
+    }
     let per = i128::from(b.dtype.per_word());
     if b.sync != BufferSync::Packet || per <= 1 {
         return;
@@ -137,7 +142,8 @@ fn local(p: &Program, positions: &[u64], out: &mut Breaches) {
                 *most = (*most).max(super::coverage::volume(&mine));
             }
         }
-        need.iter_mut().zip(&most).for_each(|(n, m)| *n += 4 * m);
+        let each = u128::from(b.dtype.bytes()).max(4);
+        need.iter_mut().zip(&most).for_each(|(n, m)| *n += each * m);
     }
     for (s, need) in need.iter().enumerate() {
         out.demand(*need <= room, O, "local-area", || format!("sm {s}"));

@@ -3,12 +3,12 @@
 use amk_schedule_ir::limits::{MAX_ELEMENTS, MAX_EXTENT, MAX_RANK, MAX_TOKENS};
 use amk_schedule_ir::{
     Access, Bound, BoundaryOp, BufferKind, BufferSync, DType, FORMAT_VERSION, Instruction, Op,
-    Program, Region, Span,
+    Program, Region, Source, Span,
 };
 
 use super::context;
 use crate::breach::Breaches;
-use crate::breach::Invariant::{D, M, S};
+use crate::breach::Invariant::{B, D, M, S};
 
 const FLOATS: [DType; 3] = [DType::Bf16, DType::F16, DType::F32];
 
@@ -21,6 +21,20 @@ pub(super) fn check(p: &Program, out: &mut Breaches) {
     }
     boundary(p, out);
     counters(p, out);
+    vocabulary(p, out);
+}
+
+/// Every id that a head can choose is a row of each table that ids index.
+fn vocabulary(p: &Program, out: &mut Breaches) {
+    for (i, x) in p.instructions.iter().enumerate() {
+        let Op::NormLmHead(head) = &x.op else { continue };
+        let known = p.instructions.iter().all(|y| match &y.op {
+            Op::Embed(op) => op.vocab >= head.vocab,
+            Op::NormQkv(op) if op.source == Source::Embedding => op.vocab >= head.vocab,
+            _ => true,
+        });
+        out.demand(known, B, "vocabulary", || format!("instr {i}"));
+    }
 }
 
 fn header(p: &Program, out: &mut Breaches) {
@@ -151,8 +165,15 @@ fn boundary(p: &Program, out: &mut Breaches) {
     if b.op == BoundaryOp::Argmax {
         let kind = |a: &Access| p.buffer(a.buffer).map(|x| (x.kind, x.dtype));
         let next = i64::from(p.tokens);
-        let read =
-            b.reads.len() == 1 && kind(&b.reads[0]) == Some((BufferKind::Activation, DType::Key));
+        // Somebody has to be chosen.
+        let any = |a: &Access| {
+            let known =
+                |s: &Span| matches!((s.lo, s.hi), (Bound::At(lo), Bound::At(hi)) if lo < hi);
+            a.region.0.iter().all(known)
+        };
+        let read = b.reads.len() == 1
+            && any(&b.reads[0])
+            && kind(&b.reads[0]) == Some((BufferKind::Activation, DType::Key));
         let write = b.writes.len() == 1
             && kind(&b.writes[0]).is_some_and(|k| k.0 == BufferKind::Tokens)
             && b.writes[0].region == Region(vec![Span::pos(next, next + 1)]);

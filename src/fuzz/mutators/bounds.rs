@@ -1,6 +1,6 @@
 //! Mutators of **B**: regions that leave their buffers, and accesses to what is not theirs.
 
-use amk_schedule_ir::{Bound, BufferKind, BufferSync, Program, Span};
+use amk_schedule_ir::{Bound, BufferKind, BufferSync, Op, Program, Source, Span};
 
 use super::{List, buffer, is_opaque, site, works};
 use crate::fuzz::draw::Draw;
@@ -15,6 +15,8 @@ pub(super) const LIST: List = &[
     ("local-shared", local_shared),
     ("buffer-shrunk", buffer_shrunk),
     ("footprint-smaller", footprint),
+    ("packet-moves", packet_moves),
+    ("head-past-table", head_past_table),
 ];
 
 /// Moves a bound by `by`, if it is of a kind that can be.
@@ -65,6 +67,43 @@ fn read_only(p: &mut Program, rng: &mut Rng) -> Option<()> {
         phase: 0,
     };
     p.instructions[i].writes.push(access);
+    Some(())
+}
+
+/// A packet region that follows the position.
+fn packet_moves(p: &mut Program, rng: &mut Rng) -> Option<()> {
+    let s = site(p, rng, |_, a, b, _| b.sync == BufferSync::Packet && !a.region.0.is_empty())?;
+    let a = s.access(p);
+    let d = rng.below(a.region.0.len());
+    let by = rng.below(3) as i64;
+    a.region.0[d] = if rng.chance(1, 2) {
+        Span { lo: Bound::Pos(by), hi: Bound::Pos(by + 1) }
+    } else {
+        Span { lo: a.region.0[d].lo, hi: Bound::Pos(by + 1) }
+    };
+    Some(())
+}
+
+/// An embedding table with fewer rows than the head has ids.
+fn head_past_table(p: &mut Program, rng: &mut Rng) -> Option<()> {
+    let head = super::instruction(p, rng, |x| matches!(x.op, Op::NormLmHead(_)))?;
+    let Op::NormLmHead(op) = &p.instructions[head].op else { return None };
+    let less = op.vocab.checked_sub(1 + rng.below(8) as u64).filter(|n| *n > 0)?;
+    let mut tables = Vec::new();
+    for x in &mut p.instructions {
+        let at = match &mut x.op {
+            Op::Embed(op) => &mut op.vocab,
+            Op::NormQkv(op) if op.source == Source::Embedding => &mut op.vocab,
+            _ => continue,
+        };
+        *at = less;
+        let table = x.reads.get_mut(1)?;
+        table.region.0.first_mut()?.hi = Bound::At(less);
+        tables.push(table.buffer);
+    }
+    for id in tables {
+        *p.buffers.get_mut(id.index())?.shape.first_mut()? = less;
+    }
     Some(())
 }
 

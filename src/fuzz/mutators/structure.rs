@@ -2,7 +2,7 @@
 
 use amk_schedule_ir::op::Op;
 use amk_schedule_ir::{
-    BufferId, CounterId, InstrId, Program, RunId, RunSource, Scalar, SmId, TILE_ROWS,
+    Bound, BufferId, CounterId, InstrId, Program, RunId, RunSource, Scalar, SmId, TILE_ROWS,
 };
 
 use super::{List, instruction, run, works};
@@ -24,7 +24,15 @@ pub(super) const LIST: List = &[
     ("run-rows", run_rows),
     ("chunk-past-slot", chunk),
     ("extent-impossible", extent),
+    ("keys-none", keys_none),
 ];
+
+/// A boundary that chooses among no keys.
+fn keys_none(p: &mut Program, rng: &mut Rng) -> Option<()> {
+    let span = p.boundary.reads.first_mut()?.region.0.first_mut()?;
+    span.hi = if rng.chance(1, 2) { span.lo } else { Bound::Pos(0) };
+    Some(())
+}
 
 /// An object that says it is another.
 fn id_wrong(p: &mut Program, rng: &mut Rng) -> Option<()> {

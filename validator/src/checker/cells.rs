@@ -262,7 +262,7 @@ impl Check<'_, '_> {
         Ok(())
     }
 
-    /// Adds the bytes of local elements that each SM keeps, as float32.
+    /// Adds the bytes of local elements that each SM keeps, as float32 or what is wider.
     fn owned(&self, part: &GridPart, (grid, cells): &(Cells, Vec<Cell>), local: &mut [u128]) {
         let size = |cuts: &[Bound], i: usize| match (cuts.get(i), cuts.get(i + 1)) {
             (Some(Bound::At(a)), Some(Bound::At(b))) => u128::from(b - a),
@@ -289,7 +289,8 @@ impl Check<'_, '_> {
                 _ => 0,
             };
             if let Some(n) = local.get_mut(sm) {
-                *n = n.saturating_add(elements.saturating_mul(4));
+                let bytes = u128::from(self.b.dtype.bytes().max(4));
+                *n = n.saturating_add(elements.saturating_mul(bytes));
             }
         }
     }

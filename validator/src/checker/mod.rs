@@ -143,14 +143,20 @@ fn ring(p: &Program) -> Result<(), Refusal> {
             let chunks = p.buffer(run.source.buffer()).and_then(|b| run.source.chunks(b));
             start.push(start.last().copied().unwrap_or(0) + u128::from(chunks.unwrap_or(0)));
         }
-        let mut consumed = vec![false; sm.stream.len()];
+        // A run without chunks waits for nothing and holds nothing.
+        let chunks = |run: usize| match (start.get(run), start.get(run + 1)) {
+            (Some(first), Some(end)) => end.saturating_sub(*first),
+            _ => 0,
+        };
+        let mut consumed: Vec<bool> = (0..sm.stream.len()).map(|run| chunks(run) == 0).collect();
         // All runs before this one are consumed.
-        let mut lowest = 0;
+        let mut lowest = consumed.iter().take_while(|c| **c).count();
         for id in &sm.queue {
             let Some(run) = p.instruction(*id).and_then(|x| x.run) else { continue };
             let first = start.get(lowest).copied().unwrap_or(0);
             let end = start.get(run.index() + 1).copied().unwrap_or(u128::MAX);
-            if run.index() != lowest && end - first.min(end) > u128::from(p.resources.ring_slots) {
+            let waits = chunks(run.index()) > 0 && run.index() != lowest;
+            if waits && end - first.min(end) > u128::from(p.resources.ring_slots) {
                 return Err(Refusal::Order(format!("the ring cannot hold the run of {id}")));
             }
             if let Some(c) = consumed.get_mut(run.index()) {

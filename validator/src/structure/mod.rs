@@ -461,9 +461,16 @@ impl Check<'_> {
             }
             BoundaryOp::Argmax => {
                 let read = match b.reads.as_slice() {
-                    [r] => p
-                        .buffer(r.buffer)
-                        .is_some_and(|x| x.dtype == DType::Key && x.kind == BufferKind::Activation),
+                    [r] => {
+                        let some = |s: &Span| match (s.lo, s.hi) {
+                            (Bound::At(lo), Bound::At(hi)) => lo < hi,
+                            _ => false,
+                        };
+                        r.region.0.iter().all(some)
+                            && p.buffer(r.buffer).is_some_and(|x| {
+                                x.dtype == DType::Key && x.kind == BufferKind::Activation
+                            })
+                    }
                     _ => false,
                 };
                 let next = i64::from(p.tokens);
@@ -477,7 +484,7 @@ impl Check<'_> {
                 if !read || !write {
                     self.fault(
                         place,
-                        format!("an `argmax` boundary has one read of a `key` activation and one write of [pos+{next}..pos+{}] of a `tokens` buffer", next + 1),
+                        format!("an `argmax` boundary has one read of a fixed region of at least one key of a `key` activation and one write of [pos+{next}..pos+{}] of a `tokens` buffer", next + 1),
                     );
                 }
             }
