@@ -11,8 +11,8 @@ pub enum Recipe {
     Concat(Vec<String>),
     /// Row `2r` is row `r` of the first tensor, row `2r + 1` is row `r` of the second.
     Interleave(String, String),
-    /// The RoPE table `[max_positions, head_dim]`: the cosines of the `head_dim / 2` frequencies at
-    /// that position, then their sines.
+    /// The RoPE table `[max_positions, n]`, `n` the components of a head that are rotated: the cosines of
+    /// the `n / 2` frequencies at that position, then their sines.
     Rope,
 }
 

@@ -255,6 +255,8 @@ pub(crate) fn render(
             head_dim => attention.head_dim, heads => attention.heads,
             kv_heads => attention.kv_heads, group_max => attention.group_max,
             kv => if attention.kv == DType::F32 { "F32" } else { "BF16" },
+            rotary => if attention.rotary == 0 { attention.head_dim } else { attention.rotary },
+            head_norm => attention.head_norm.is_some(), windows => attention.windows,
             vector, word, pass, depth, merge_batch,
         },
         tile_group => TILE_GROUP,

@@ -401,7 +401,8 @@ fn check_record(p: &Program, plan: &Plan, sm: &Sm, i: &Instruction, entry: &Entr
             assert_eq!(entry.address(F::A1), at(i.reads.get(first + 1)));
             assert_eq!(entry.address(F::A2), at(i.writes.first()));
             assert_eq!(entry.0[F::Const as usize], op.eps.0.to_bits());
-            assert!(call.contains(&format!("{}, Geometry<", sync(i.writes.first()))), "{call}");
+            let (out, bias, factor) = (sync(i.writes.first()), op.bias, op.factor.is_some());
+            assert!(call.contains(&format!("{out}, {bias}, {factor}, Geometry<")), "{call}");
         }
         Op::NormGateUp(op) => {
             rows(op.rows, op.hidden);
@@ -498,6 +499,7 @@ fn record_fields_stand_where_the_template_reads_them() {
         ("F_X1", F::X1),
         ("F_X2", F::X2),
         ("F_X3", F::X3),
+        ("F_A5", F::A5),
     ];
     for (name, field) in fields {
         assert_eq!(at[name], field as usize, "{name}");

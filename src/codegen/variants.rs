@@ -26,6 +26,7 @@ pub(super) enum F {
     SignalCount,
     Lo,
     Hi,
+    /// In attention, which has none, an address.
     Tiles,
     K = 10,
     InPitch,
@@ -42,6 +43,7 @@ pub(super) enum F {
     X1,
     X2,
     X3,
+    A5 = 30,
 }
 
 /// A record being filled.
@@ -78,6 +80,12 @@ pub struct AttentionShape {
     pub kv_heads: u64,
     pub kv: DType,
     pub group_max: u64,
+    /// Components of a head that are rotated.
+    pub rotary: u64,
+    /// Epsilon of the norm of each head, if they have one.
+    pub head_norm: Option<Scalar>,
+    /// Has any layer a window?
+    pub windows: bool,
 }
 
 /// Everything codegen derives from a program before writing text or tables.
@@ -177,6 +185,14 @@ fn unsupported(instruction: InstrId, what: impl Into<String>) -> CodegenError {
     CodegenError::Unsupported { instruction, what: what.into() }
 }
 
+/// Flags of attention; its window lies above them in their word.
+const ATTENTION_FLAGS: u32 = 3;
+
+/// A factor's bits; 0 where there is none.
+fn bits(factor: Option<Scalar>) -> u32 {
+    factor.map_or(0, |f| f.0.to_bits())
+}
+
 fn dtype_name(d: DType) -> &'static str {
     match d {
         DType::F16 => "F16",
@@ -236,7 +252,9 @@ impl Planner<'_> {
         let (op, call) = match &i.op {
             Op::Embed(op) => {
                 let table = self.buffer(read(1))?;
-                let call = format!("op_embed<{}>(cx)", dtype_name(table.dtype));
+                let factor = op.factor.is_some();
+                let call = format!("op_embed<{}, {factor}>(cx)", dtype_name(table.dtype));
+                r.0[F::X1 as usize] = bits(op.factor);
                 r.set(F::Lo, op.rows.lo)?;
                 r.set(F::Hi, op.rows.hi)?;
                 r.set(F::K, op.hidden)?;
@@ -251,13 +269,17 @@ impl Planner<'_> {
                 let (x, norm, out) =
                     (self.buffer(read(at))?, self.buffer(read(at + 1))?, self.buffer(write(0))?);
                 let call = format!(
-                    "op_norm_qkv<{embedding}, {}, {}, {}, {}, {}>(cx, ring)",
+                    "op_norm_qkv<{embedding}, {}, {}, {}, {}, {}, {}, {}>(cx, ring)",
                     sync(x),
                     dtype_name(x.dtype),
                     dtype_name(norm.dtype),
                     sync(out),
+                    op.bias,
+                    op.factor.is_some(),
                     self.geometry(sm, i, op.hidden)?
                 );
+                r.address(F::A4, offset(&self.plan, read(at + 2).filter(|_| op.bias)));
+                r.0[F::X1 as usize] = bits(op.factor);
                 if !embedding {
                     input = Some(x.dtype);
                 }
@@ -272,14 +294,16 @@ impl Planner<'_> {
                 let (x, norm, out) =
                     (self.buffer(read(0))?, self.buffer(read(1))?, self.buffer(write(0))?);
                 let call = format!(
-                    "op_norm_gate_up<{}, {}, {}, {}, {}, {}>(cx, ring)",
+                    "op_norm_gate_up<{}, {}, {}, {}, {}, {}, {}>(cx, ring)",
                     sync(x),
                     dtype_name(x.dtype),
                     dtype_name(norm.dtype),
                     sync(out),
                     dtype_name(out.dtype),
+                    op.bias,
                     self.geometry(sm, i, op.hidden)?
                 );
+                r.address(F::A4, offset(&self.plan, read(2).filter(|_| op.bias)));
                 input = Some(x.dtype);
                 r.set(F::InPitch, pitch(x))?;
                 r.set(F::OutPitch, pitch(out))?;
@@ -291,13 +315,17 @@ impl Planner<'_> {
             Op::LinearResidual(op) => {
                 let (x, out) = (self.buffer(read(0))?, self.buffer(write(1))?);
                 let call = format!(
-                    "op_linear_residual<{}, {}, {}, {}, {}>(cx, ring)",
+                    "op_linear_residual<{}, {}, {}, {}, {}, {}, {}>(cx, ring)",
                     sync(x),
                     dtype_name(x.dtype),
                     sync(out),
                     dtype_name(out.dtype),
+                    op.bias,
+                    op.factor.is_some(),
                     self.geometry(sm, i, op.inner)?
                 );
+                r.address(F::A4, offset(&self.plan, read(2).filter(|_| op.bias)));
+                r.0[F::X1 as usize] = bits(op.factor);
                 input = Some(x.dtype);
                 r.set(F::InPitch, pitch(x))?;
                 r.set(F::OutPitch, pitch(out))?;
@@ -312,12 +340,14 @@ impl Planner<'_> {
             Op::NormLmHead(op) => {
                 let (x, norm) = (self.buffer(read(0))?, self.buffer(read(1))?);
                 let call = format!(
-                    "op_norm_lm_head<{}, {}, {}, {}>(cx, ring)",
+                    "op_norm_lm_head<{}, {}, {}, {}, {}>(cx, ring)",
                     sync(x),
                     dtype_name(x.dtype),
                     dtype_name(norm.dtype),
+                    op.factor.is_some(),
                     self.geometry(sm, i, op.hidden)?
                 );
+                r.0[F::X1 as usize] = bits(op.factor);
                 input = Some(x.dtype);
                 r.set(F::InPitch, pitch(x))?;
                 r.address(F::A0, offset(&self.plan, read(0)));
@@ -424,9 +454,9 @@ impl Planner<'_> {
         if i.run.is_some() {
             return Err(unsupported(i.id, "keys and values in the weight stream"));
         }
-        let after_q = if op.is_last() { 3 } else { 1 };
+        let (rope, past) = (op.fresh_reads(), op.reads_before_past());
         let x = self.buffer(i.reads.first())?;
-        let keys = self.buffer(i.reads.get(after_q + 1))?;
+        let keys = self.buffer(i.reads.get(past))?;
         let out_access = i.writes.last();
         let out = self.buffer(out_access)?;
         let shape = AttentionShape {
@@ -435,6 +465,9 @@ impl Planner<'_> {
             kv_heads: op.kv_heads,
             kv: keys.dtype,
             group_max: op.q.hi - op.q.lo,
+            rotary: op.rotary(),
+            head_norm: op.head_norm,
+            windows: op.window.is_some(),
         };
         let sync = |b: &Buffer| if b.sync == BufferSync::Packet { "PACKET" } else { "PLAIN" };
         let call = format!(
@@ -446,7 +479,12 @@ impl Planner<'_> {
         );
         let known = self.plan.attention.get_or_insert(shape);
         known.group_max = known.group_max.max(shape.group_max);
-        if *known != (AttentionShape { group_max: known.group_max, ..shape }) {
+        // Heads that are not rotated are rotated by nothing.
+        known.rotary = known.rotary.max(shape.rotary);
+        known.windows |= shape.windows;
+        let (group_max, rotary, windows) = (known.group_max, known.rotary, known.windows);
+        let like = shape.rotary == 0 || shape.rotary == rotary;
+        if !like || *known != (AttentionShape { group_max, rotary, windows, ..shape }) {
             return Err(unsupported(i.id, "head shapes that differ between layers"));
         }
         let x = self.buffer(i.reads.first())?;
@@ -454,7 +492,10 @@ impl Planner<'_> {
         let at = |n: usize| i.reads.get(n).map_or(0, |a| self.plan.arena.offset(a.buffer));
         r.set(F::Lo, op.q.lo)?;
         r.set(F::Hi, op.q.hi)?;
-        r.set(F::Flags, u64::from(op.is_last()) | u64::from(op.append) << 1)?;
+        let flags = [op.is_last(), op.append, op.unrotated];
+        let flags = flags.iter().rev().fold(0, |bits, &f| bits << 1 | u64::from(f));
+        // A window lies above the flags; 0 is none.
+        r.set(F::Flags, flags | op.window.unwrap_or(0) << ATTENTION_FLAGS)?;
         r.set(F::X0, op.kv_head)?;
         r.set(F::X1, op.split)?;
         r.set(F::X2, op.splits)?;
@@ -465,9 +506,14 @@ impl Planner<'_> {
         r.set(F::InPhase, u64::from(i.reads.first().map_or(0, |a| a.phase)))?;
         r.set(F::OutPhase, u64::from(out_access.map_or(0, |a| a.phase)))?;
         r.address(F::A0, at(0));
-        r.address(F::A1, at(after_q));
-        r.address(F::A2, at(after_q + 1));
-        r.address(F::A3, at(after_q + 2));
+        r.address(F::A1, if op.unrotated { 0 } else { at(rope) });
+        if let Some(eps) = op.head_norm {
+            r.address(F::A5, at(past - 2));
+            r.address(F::Tiles, at(past - 1));
+            r.0[F::K as usize] = eps.0.to_bits();
+        }
+        r.address(F::A2, at(past));
+        r.address(F::A3, at(past + 1));
         r.address(F::A4, out_access.map_or(0, |a| self.plan.arena.offset(a.buffer)));
         Ok(("attention", call))
     }

@@ -1,9 +1,9 @@
 //! Shapes from checkpoints and configs.
 
-use amk_models::{Checkpoint, Feature, ModelConfig, Role};
+use amk_models::{Checkpoint, Feature, LayerRope, ModelConfig, Role};
 use amk_schedule_ir::DType;
 
-use super::{LayerTensors, Shape, Sizes, TensorInfo};
+use super::{Factors, LayerExtras, LayerTensors, Shape, Sizes, TensorInfo};
 
 /// What the ops compute beside the plain Llama block. The rope table is made on the host, so that whatever gives
 /// one table for all sequences is supported.
@@ -11,10 +11,20 @@ pub const FEATURES: &[Feature] = &[
     Feature::TiedHead,
     Feature::GroupedHeads,
     Feature::HeadDim,
+    Feature::AttentionBias,
+    Feature::MlpBias,
+    Feature::FusedProjections,
+    Feature::HeadNorm,
+    Feature::NoRope,
+    Feature::PartialRotary,
     Feature::RopeLinear,
     Feature::RopeLlama3,
     Feature::RopeYarn,
     Feature::ScoreScale,
+    Feature::EmbeddingScale,
+    Feature::ResidualScale,
+    Feature::LogitScale,
+    Feature::Window,
 ];
 
 impl Shape {
@@ -26,12 +36,14 @@ impl Shape {
                 Some(l) => weights.layer(l, role),
                 None => weights.shared(role),
             };
-            match tensor.map(|t| t.dtype()) {
-                Ok(amk_models::DType::Bf16) => DType::Bf16,
-                Ok(amk_models::DType::F16) => DType::F16,
-                // Loading refuses other types and missing tensors, so this is float32.
+            let tensor = tensor.ok()?;
+            let dtype = match tensor.dtype() {
+                amk_models::DType::Bf16 => DType::Bf16,
+                amk_models::DType::F16 => DType::F16,
+                // Loading refuses other types, so this is float32.
                 _ => DType::F32,
-            }
+            };
+            Some(TensorInfo { name: tensor.name().to_owned(), dtype })
         })
     }
 
@@ -43,29 +55,43 @@ impl Shape {
             Some("float32") => DType::F32,
             _ => DType::Bf16,
         };
-        Shape::from_config(name, config, |_, _| dtype)
+        Shape::from_config(name, config, |layer, role| {
+            let rules = || config.tensor_rules();
+            let rule = rules().find(|rule| rule.role == role).or_else(|| {
+                // A part of a fused tensor.
+                rules().find(|rule| rule.role.parts().iter().any(|(part, _)| *part == role))
+            })?;
+            let whole = rule.name_for(layer);
+            let name = if rule.role == role { whole } else { format!("{whole} {role:?}") };
+            Some(TensorInfo { name, dtype })
+        })
     }
 
-    /// The model of a config with tensors of the type `dtype` gives for a layer (none outside the
-    /// layers) and a role.
+    /// The model of a config with the tensors that `tensor` gives for a layer (none outside the layers) and a
+    /// role.
     pub fn from_config(
         name: &str,
         config: &ModelConfig,
-        dtype: impl Fn(Option<usize>, Role) -> DType,
+        tensor: impl Fn(Option<usize>, Role) -> Option<TensorInfo>,
     ) -> Shape {
-        let tensor = |layer: Option<usize>, role: Role| TensorInfo {
-            // A role the family lacks is refused with its feature before its name is asked for.
-            name: config
-                .family
-                .tensors
-                .iter()
-                .find(|rule| rule.role == role)
-                .map(|rule| rule.name_for(layer))
-                .unwrap_or_default(),
-            dtype: dtype(layer, role),
+        // A role the family lacks is refused with its feature before its name is asked for.
+        let must = |layer: Option<usize>, role: Role| {
+            tensor(layer, role)
+                .unwrap_or_else(|| TensorInfo { name: String::new(), dtype: DType::F32 })
         };
         let layer = |l: usize| {
-            let of = |role| tensor(Some(l), role);
+            let of = |role| must(Some(l), role);
+            let maybe = |role| tensor(Some(l), role);
+            let extra = LayerExtras {
+                qkv_bias: maybe(Role::QueryBias)
+                    .map(|query| [query, of(Role::KeyBias), of(Role::ValueBias)]),
+                output_bias: maybe(Role::OutputBias),
+                gate_up_bias: maybe(Role::GateBias).map(|gate| [gate, of(Role::UpBias)]),
+                down_bias: maybe(Role::DownBias),
+                head_norms: maybe(Role::QueryNorm).map(|query| [query, of(Role::KeyNorm)]),
+                unrotated: config.layers.get(l).is_some_and(|p| p.rope == LayerRope::None),
+                window: config.layers.get(l).and_then(|p| p.window).map(|w| w as u64),
+            };
             LayerTensors {
                 input_norm: of(Role::InputNorm),
                 query: of(Role::Query),
@@ -76,12 +102,14 @@ impl Shape {
                 gate: of(Role::Gate),
                 up: of(Role::Up),
                 down: of(Role::Down),
+                extra,
             }
         };
         let head = match config.tie_word_embeddings {
             true => Role::Embedding,
             false => Role::LmHead,
         };
+        let factor = |x: f32| Some(x).filter(|&x| x != 1.0);
         Shape {
             name: name.to_owned(),
             sizes: Sizes {
@@ -96,10 +124,18 @@ impl Shape {
                 eps: config.rms_norm_eps,
                 scale: config.attention_scale(),
             },
-            embedding: tensor(None, Role::Embedding),
+            embedding: must(None, Role::Embedding),
             layers: (0..config.num_layers).map(layer).collect(),
-            final_norm: tensor(None, Role::FinalNorm),
-            head: tensor(None, head),
+            final_norm: must(None, Role::FinalNorm),
+            head: must(None, head),
+            factors: Factors {
+                embedding: factor(config.embedding_scale),
+                residual: factor(config.residual_scale),
+                logits: factor(1.0 / config.logit_divisor),
+            },
+            rotary: Some(config.rope.rotary_dim(config.head_dim))
+                .filter(|&d| d != config.head_dim)
+                .map(|d| d as u64),
             unsupported: config.features().into_iter().filter(|f| !FEATURES.contains(f)).collect(),
         }
     }

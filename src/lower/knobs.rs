@@ -315,6 +315,10 @@ impl Knobs {
                 scale: Scalar(s.scale),
                 capacity: s.max_positions,
                 max_positions: s.max_positions,
+                rotary: shape.rotary,
+                unrotated: false,
+                window: None,
+                head_norm: None,
             });
             op.shared(cx, &resources, 1)
                 .into_iter()

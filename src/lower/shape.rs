@@ -76,6 +76,35 @@ pub struct LayerTensors {
     pub gate: TensorInfo,
     pub up: TensorInfo,
     pub down: TensorInfo,
+    pub extra: LayerExtras,
+}
+
+/// What some families have in a layer beside its matrices and norms.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LayerExtras {
+    /// Biases of queries, keys and values.
+    pub qkv_bias: Option<[TensorInfo; 3]>,
+    pub output_bias: Option<TensorInfo>,
+    /// Biases of gate and up.
+    pub gate_up_bias: Option<[TensorInfo; 2]>,
+    pub down_bias: Option<TensorInfo>,
+    /// Norms of each query and each key head.
+    pub head_norms: Option<[TensorInfo; 2]>,
+    /// Are heads left as they are, not rotated?
+    pub unrotated: bool,
+    /// Positions a position sees, itself among them; none: all before it.
+    pub window: Option<u64>,
+}
+
+/// Numbers some families multiply by.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Factors {
+    /// Of the embedding.
+    pub embedding: Option<f32>,
+    /// Of what attention and MLP add to the residual.
+    pub residual: Option<f32>,
+    /// Of the logits.
+    pub logits: Option<f32>,
 }
 
 /// A model as the lowering sees it.
@@ -89,6 +118,9 @@ pub struct Shape {
     pub final_norm: TensorInfo,
     /// Output head; the embedding's tensor where the model ties them.
     pub head: TensorInfo,
+    pub factors: Factors,
+    /// Components of a head that are rotated; none: all.
+    pub rotary: Option<u64>,
     /// What the model does that no op here computes; [`Shape::check`] refuses it.
     pub unsupported: Vec<Feature>,
 }
@@ -110,6 +142,7 @@ impl Shape {
                 gate: at("mlp.gate_proj"),
                 up: at("mlp.up_proj"),
                 down: at("mlp.down_proj"),
+                extra: LayerExtras::default(),
             }
         };
         Shape {
@@ -119,6 +152,8 @@ impl Shape {
             final_norm: tensor("model.norm.weight".to_owned()),
             head: if tied { embedding.clone() } else { tensor("lm_head.weight".to_owned()) },
             embedding,
+            factors: Factors::default(),
+            rotary: None,
             unsupported: Vec::new(),
         }
     }
@@ -180,8 +215,9 @@ impl Shape {
 }
 
 impl LayerTensors {
-    fn all(&self) -> [&TensorInfo; 9] {
-        [
+    fn all(&self) -> Vec<&TensorInfo> {
+        let e = &self.extra;
+        let mut all = vec![
             &self.input_norm,
             &self.query,
             &self.key,
@@ -191,7 +227,12 @@ impl LayerTensors {
             &self.gate,
             &self.up,
             &self.down,
-        ]
+        ];
+        all.extend(e.qkv_bias.iter().flatten());
+        all.extend(e.gate_up_bias.iter().flatten());
+        all.extend(e.head_norms.iter().flatten());
+        all.extend(e.output_bias.iter().chain(&e.down_bias));
+        all
     }
 }
 

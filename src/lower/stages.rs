@@ -26,7 +26,7 @@ pub(super) fn emit(
     // inputs of all products have one type.
     let odd = plan.edges.act == EdgeKind::Packet && !s.inner.is_multiple_of(2);
     let activation = if odd { DType::F32 } else { mode.dtype() };
-    let mut e = Emit { build, s, activation, plan, model, mode, globals, edges, shifts: 0 };
+    let mut e = Emit { build, s, shape, activation, plan, model, mode, globals, edges, shifts: 0 };
     for node in model.order() {
         let stage = &model.graph[node];
         // Values other SMs have published; the residual is local.
@@ -80,7 +80,7 @@ impl Globals {
                 Constant,
                 plain,
                 DType::F32,
-                vec![s.max_positions, s.head_dim],
+                vec![s.max_positions, shape.rotary.unwrap_or(s.head_dim)],
                 Some(Recipe::Rope),
             )?,
             residual: b.buffer(
@@ -98,6 +98,7 @@ impl Globals {
 struct Emit<'a> {
     build: Build,
     s: Sizes,
+    shape: &'a Shape,
     plan: &'a Plan,
     model: &'a ModelGraph,
     mode: Mode,
@@ -149,6 +150,32 @@ impl Emit<'_> {
         }
     }
 
+    /// A float32 vector: tensors one after the other, or row by row of two.
+    fn vector(
+        &mut self,
+        name: String,
+        tensors: &[super::TensorInfo],
+        interleaved: bool,
+        width: u64,
+    ) -> Result<BufferId, LowerError> {
+        let recipe = match tensors {
+            [even, odd] if interleaved => Recipe::Interleave(even.name.clone(), odd.name.clone()),
+            all => Recipe::Concat(all.iter().map(|t| t.name.clone()).collect()),
+        };
+        let (kind, sync) = (BufferKind::Constant, BufferSync::Plain);
+        self.build.buffer(name, kind, sync, DType::F32, vec![width], Some(recipe))
+    }
+
+    /// What a family has beside the matrices of a stage's layer.
+    fn extra(&self, stage: &Stage) -> super::LayerExtras {
+        let layer = stage.layer.and_then(|l| self.shape.layers.get(l));
+        layer.map(|l| l.extra.clone()).unwrap_or_default()
+    }
+
+    fn factor(factor: Option<f32>) -> Option<Scalar> {
+        factor.map(Scalar)
+    }
+
     fn weight(&mut self, stage: &Stage) -> Result<BufferId, LowerError> {
         let Some(Matrix { name, rows, k, dtype, recipe }) = stage.matrix.clone() else {
             return Err(malformed(stage, "a matrix"));
@@ -180,7 +207,8 @@ impl Emit<'_> {
         let tiles = self.owned();
         for sm in 0..self.plan.grid {
             let Some(rows) = tiles.of(sm) else { continue };
-            let op = Op::Embed(Embed { hidden: self.s.hidden, vocab: self.s.vocab, rows });
+            let factor = Self::factor(self.shape.factors.embedding);
+            let op = Op::Embed(Embed { hidden: self.s.hidden, vocab: self.s.vocab, rows, factor });
             let g = &self.globals;
             let links = Links {
                 reads: &[g.tokens, g.embedding],
@@ -203,10 +231,15 @@ impl Emit<'_> {
             Some(_) => (Source::Hidden, 0),
             None => (Source::Embedding, self.s.vocab),
         };
-        let reads = match input {
+        let mut reads = match input {
             Some(edge) => vec![edge.buffer, norm],
             None => vec![self.globals.tokens, self.globals.embedding, norm],
         };
+        let biases = self.extra(stage).qkv_bias;
+        if let Some(biases) = &biases {
+            reads.push(self.vector(self.name(stage, "qkv bias"), biases, false, total)?);
+        }
+        let factor = Self::factor(self.shape.factors.embedding).filter(|_| input.is_none());
         for sm in 0..self.plan.grid {
             let Some(rows) = tiles.of(sm) else { continue };
             let op = Op::NormQkv(NormQkv {
@@ -216,6 +249,8 @@ impl Emit<'_> {
                 eps: Scalar(self.s.eps),
                 source,
                 vocab,
+                bias: biases.is_some(),
+                factor,
             });
             let links = Links {
                 reads: &reads,
@@ -247,6 +282,22 @@ impl Emit<'_> {
         } else {
             None
         };
+        let extra = self.extra(stage);
+        let mut constants = Vec::new();
+        if !extra.unrotated {
+            constants.push(self.globals.rope);
+        }
+        if let Some([query, key]) = &extra.head_norms {
+            for (what, tensor) in [("query norm", query), ("key norm", key)] {
+                let name = self.name(stage, what);
+                constants.push(self.vector(
+                    name,
+                    std::slice::from_ref(tensor),
+                    false,
+                    s.head_dim,
+                )?);
+            }
+        }
         let out = self.output(stage)?;
         let target = partial.unwrap_or(out);
         let parts = s.group().div_ceil(plan.q_heads_per_unit);
@@ -274,12 +325,17 @@ impl Emit<'_> {
                 scale: Scalar(s.scale),
                 capacity: plan.capacity,
                 max_positions: s.max_positions,
+                rotary: self.shape.rotary.filter(|_| !extra.unrotated),
+                unrotated: extra.unrotated,
+                window: extra.window,
+                head_norm: extra.head_norms.is_some().then_some(Scalar(s.eps)),
             });
             let mut reads = vec![qkv.buffer];
             if last {
                 reads.extend([qkv.buffer, qkv.buffer]);
             }
-            reads.extend([self.globals.rope, keys, values]);
+            reads.extend(&constants);
+            reads.extend([keys, values]);
             let mut writes = Vec::new();
             if append {
                 writes.extend([keys, values]);
@@ -332,11 +388,28 @@ impl Emit<'_> {
         let out = self.output(stage)?;
         let tiles = self.owned();
         let residual = self.globals.residual;
+        let mut reads = vec![edge.buffer, residual];
+        let extra = self.extra(stage);
+        let bias = match stage.kind {
+            StageKind::Output => extra.output_bias,
+            _ => extra.down_bias,
+        };
+        if let Some(bias) = &bias {
+            let what = if stage.kind == StageKind::Output { "output bias" } else { "down bias" };
+            let name = self.name(stage, what);
+            reads.push(self.vector(name, std::slice::from_ref(bias), false, self.s.hidden)?);
+        }
         for sm in 0..self.plan.grid {
             let Some(rows) = tiles.of(sm) else { continue };
-            let op = Op::LinearResidual(LinearResidual { inner, hidden: self.s.hidden, rows });
+            let op = Op::LinearResidual(LinearResidual {
+                inner,
+                hidden: self.s.hidden,
+                rows,
+                bias: bias.is_some(),
+                factor: Self::factor(self.shape.factors.residual),
+            });
             let links = Links {
-                reads: &[edge.buffer, residual],
+                reads: &reads,
                 writes: &[residual, out.buffer],
                 input,
                 output: Some(out),
@@ -353,6 +426,12 @@ impl Emit<'_> {
         let weight = self.weight(stage)?;
         let out = self.output(stage)?;
         let tiles = self.shifting(self.s.inner, PAIR_TILE);
+        let mut reads = vec![edge.buffer, norm];
+        let biases = self.extra(stage).gate_up_bias;
+        if let Some(biases) = &biases {
+            let name = self.name(stage, "gate/up bias");
+            reads.push(self.vector(name, biases, true, 2 * self.s.inner)?);
+        }
         for sm in 0..self.plan.grid {
             let Some(rows) = tiles.of(sm) else { continue };
             let op = Op::NormGateUp(NormGateUp {
@@ -360,9 +439,10 @@ impl Emit<'_> {
                 inner: self.s.inner,
                 rows,
                 eps: Scalar(self.s.eps),
+                bias: biases.is_some(),
             });
             let links = Links {
-                reads: &[edge.buffer, norm],
+                reads: &reads,
                 writes: &[out.buffer],
                 input,
                 output: Some(out),
@@ -410,6 +490,7 @@ impl Emit<'_> {
                 eps: Scalar(self.s.eps),
                 slot: slot as u64,
                 slots,
+                factor: Self::factor(self.shape.factors.logits),
             });
             let links = Links {
                 reads: &[edge.buffer, norm],

@@ -105,7 +105,13 @@ impl RecipeData {
                     if 2 * count(&even) != elements || 2 * count(&odd) != elements {
                         return Err(misfit(count(&even) + count(&odd)));
                     }
-                    Some(Contents::Interleave(Box::new([even, odd])))
+                    Some(if buffer.shape.len() == 1 {
+                        let pairs = even.to_f32().into_iter().zip(odd.to_f32());
+                        let values = pairs.flat_map(|(a, b)| [a, b]).collect();
+                        Contents::Kept { values, width: width as usize }
+                    } else {
+                        Contents::Interleave(Box::new([even, odd]))
+                    })
                 }
             };
             contents.push(made);
@@ -138,7 +144,8 @@ fn count(tensor: &WeightTensor) -> u64 {
 /// The table of [`Recipe::Rope`]: per position the cosines, then the sines.
 fn rope(checkpoint: &Checkpoint, elements: u64, width: u64) -> Contents {
     let positions = elements / width.max(1);
-    let table = checkpoint.config().rope.table(width as usize, positions as usize);
+    let config = checkpoint.config();
+    let table = config.rope.table(config.head_dim, positions as usize);
     let values = (0..positions as usize)
         .flat_map(|pos| {
             let (cos, sin) = table.cos_sin(pos);

@@ -17,6 +17,8 @@ pub struct Tiny {
     pub vocab: usize,
     /// Stored as float32 rather than bf16.
     pub f32: bool,
+    /// As Phi 3: fused projections, half of each head rotated, a window of this many positions.
+    pub phi3: Option<usize>,
 }
 
 impl Default for Tiny {
@@ -30,6 +32,7 @@ impl Default for Tiny {
             inner: 48,
             vocab: 61,
             f32: false,
+            phi3: None,
         }
     }
 }
@@ -54,8 +57,18 @@ impl Tiny {
         for l in 0..self.layers {
             let at = |part: &str| format!("model.layers.{l}.{part}.weight");
             let (q, kv) = (self.heads * d, self.kv_heads * d);
+            tensors.push((at("input_layernorm"), vec![h], 1.0));
+            if self.phi3.is_some() {
+                tensors.extend([
+                    (at("self_attn.qkv_proj"), vec![q + 2 * kv, h], 0.5),
+                    (at("self_attn.o_proj"), vec![h, q], 0.5),
+                    (at("post_attention_layernorm"), vec![h], 1.0),
+                    (at("mlp.gate_up_proj"), vec![2 * i, h], 0.5),
+                    (at("mlp.down_proj"), vec![h, i], 0.5),
+                ]);
+                continue;
+            }
             tensors.extend([
-                (at("input_layernorm"), vec![h], 1.0),
                 (at("self_attn.q_proj"), vec![q, h], 0.5),
                 (at("self_attn.k_proj"), vec![kv, h], 0.5),
                 (at("self_attn.v_proj"), vec![kv, h], 0.5),
@@ -91,7 +104,7 @@ impl Tiny {
         let mut file = (header.len() as u64).to_le_bytes().to_vec();
         file.extend(header);
         file.extend(data);
-        let config = serde_json::json!({
+        let mut config = serde_json::json!({
             "architectures": ["LlamaForCausalLM"], "model_type": "llama",
             "hidden_size": h, "num_hidden_layers": self.layers,
             "num_attention_heads": self.heads, "num_key_value_heads": self.kv_heads,
@@ -101,6 +114,15 @@ impl Tiny {
             "tie_word_embeddings": false, "bos_token_id": 0, "eos_token_id": 1,
             "torch_dtype": if self.f32 { "float32" } else { "bfloat16" },
         });
+        if let Some(window) = self.phi3 {
+            config["architectures"] = serde_json::json!(["Phi3ForCausalLM"]);
+            config["model_type"] = serde_json::json!("phi3");
+            config["partial_rotary_factor"] = serde_json::json!(0.5);
+            config["sliding_window"] = serde_json::json!(window);
+            for field in ["attention_bias", "mlp_bias"] {
+                config.as_object_mut().unwrap().remove(field);
+            }
+        }
         std::fs::create_dir_all(folder).unwrap();
         std::fs::write(folder.join("model.safetensors"), file).unwrap();
         std::fs::write(folder.join("config.json"), serde_json::to_vec(&config).unwrap()).unwrap();

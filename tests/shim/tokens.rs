@@ -228,6 +228,35 @@ fn default_knobs_gqa_bf16() {
     check(name, &case, Mode::Bf16, 0..1);
 }
 
+/// What families have beside the plain block: biases, norms of heads, factors, windows, heads that are not
+/// rotated.
+#[test]
+fn families() {
+    for (name, splits, mode) in [
+        ("llama-attnbias-f32", 1, Mode::F32),
+        ("qwen2-bf16", 2, Mode::F32),
+        ("qwen3-bf16", 1, Mode::Bf16),
+        ("smollm3-nope-bf16", 1, Mode::F32),
+        ("phi3-swa-bf16", 2, Mode::F32),
+        ("granite-tied-bf16", 1, Mode::F32),
+    ] {
+        let knobs = Knobs { splits: Some(splits), slot_bytes: Some(8192), ..small() };
+        let case = Case::new(checkpoint(name), 2, true, &knobs, mode);
+        check(&format!("family_{name}"), &case, mode, 0..1);
+    }
+}
+
+/// A part of each head is rotated, and a window of two positions moves through several splits and steps.
+#[test]
+fn partial_rotary_and_a_small_window() {
+    for (name, splits, bulk) in [("partial_1", 1, true), ("partial_3", 3, false)] {
+        let model = tiny(name, Tiny { head_dim: 16, phi3: Some(2), ..Tiny::default() });
+        let knobs = Knobs { splits: Some(splits), ..small() };
+        let case = Case::new(model, 3, bulk, &knobs, Mode::F32);
+        check(name, &case, Mode::F32, 0..2);
+    }
+}
+
 /// Several positions per step, and the logits of the last of each.
 fn check_prefill(name: &str, tokens: u32, bulk: bool, edges: Edges, splits: u32, mode: Mode) {
     let knobs = Knobs { tokens, edges, splits: Some(splits), ..small() };

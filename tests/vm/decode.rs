@@ -107,7 +107,9 @@ fn results_do_not_depend_on_the_interleaving() {
 
 #[test]
 fn prefill_of_several_positions_then_decoding_gives_the_same_tokens() {
-    for name in ["llama-mha-f32", "llama-odd-f32", "llama-rope-llama3-bf16"] {
+    for name in
+        ["llama-mha-f32", "llama-odd-f32", "llama-rope-llama3-bf16", "phi3-swa-bf16", "qwen3-bf16"]
+    {
         for (per_step, splits) in [(4, 1), (3, 2), (16, 1)] {
             let knobs = Knobs { tokens: per_step, splits: Some(splits), ..small() };
             let prefill = Case::new(checkpoint(name), 7, &knobs, 63, Mode::F32);
@@ -159,7 +161,17 @@ fn bf16_rounds_and_stays_close() {
 
 #[test]
 fn goldens_hold_for_the_schedule() {
-    for name in ["llama-odd-f32", "llama-gqa-tied-bf16"] {
+    for name in [
+        "llama-odd-f32",
+        "llama-gqa-tied-bf16",
+        "llama-attnbias-f32",
+        "qwen2-bf16",
+        "qwen3-bf16",
+        "smollm3-nope-bf16",
+        "phi3-swa-bf16",
+        "granite-tied-bf16",
+        "mistral-swa-bf16",
+    ] {
         let knobs = Knobs { capacity: Some(256), ..Knobs::default() };
         let case = Case::new(checkpoint(name), 8, &knobs, 255, Mode::F32);
         let path = root().join("goldens/hf").join(format!("{name}.json"));

@@ -3,14 +3,16 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use amk::lower::{Knobs, LayerTensors, Mode, Shape, Sizes, TensorInfo, lower};
+use amk::lower::{
+    Factors, Knobs, LayerExtras, LayerTensors, Mode, Shape, Sizes, TensorInfo, lower,
+};
 use amk::lowered::Lowered;
 use amk::vm::{Options, Policy, RecipeData, VmModel};
 use amk_models::{Checkpoint, ModelConfig, Reference, Role, Want, greedy};
 use amk_schedule_ir::{Bucket, DType, Features, Program, Target};
 
 /// Every checkpoint of the tree that can be decoded.
-pub const CHECKPOINTS: [&str; 10] = [
+pub const CHECKPOINTS: [&str; 17] = [
     "llama-mha-f32",
     "llama-odd-f32",
     "llama-gqa-bf16",
@@ -21,6 +23,13 @@ pub const CHECKPOINTS: [&str; 10] = [
     "llama-sharded-bf16",
     "llama-v5config-bf16",
     "mistral-full-bf16",
+    "mistral-swa-bf16",
+    "llama-attnbias-f32",
+    "qwen2-bf16",
+    "qwen3-bf16",
+    "smollm3-nope-bf16",
+    "phi3-swa-bf16",
+    "granite-tied-bf16",
 ];
 
 pub fn root() -> PathBuf {
@@ -73,6 +82,7 @@ pub fn shape(name: &str, c: &ModelConfig, dtype: impl Fn(Role, Option<usize>) ->
         gate: tensor(Role::Gate, Some(l)),
         up: tensor(Role::Up, Some(l)),
         down: tensor(Role::Down, Some(l)),
+        extra: LayerExtras::default(),
     };
     let head = if c.tie_word_embeddings { Role::Embedding } else { Role::LmHead };
     Shape {
@@ -93,23 +103,10 @@ pub fn shape(name: &str, c: &ModelConfig, dtype: impl Fn(Role, Option<usize>) ->
         layers: (0..c.num_layers).map(layer).collect(),
         final_norm: tensor(Role::FinalNorm, None),
         head: tensor(head, None),
+        factors: Factors::default(),
+        rotary: None,
         unsupported: Vec::new(),
     }
-}
-
-pub fn shape_of(checkpoint: &Checkpoint) -> Shape {
-    let weights = checkpoint.weights();
-    shape(&checkpoint.name(), checkpoint.config(), |role, layer| {
-        let tensor = match layer {
-            Some(l) => weights.layer(l, role),
-            None => weights.shared(role),
-        };
-        match tensor.unwrap().dtype() {
-            amk_models::DType::Bf16 => DType::Bf16,
-            amk_models::DType::F16 => DType::F16,
-            _ => DType::F32,
-        }
-    })
 }
 
 /// A checkpoint, its schedule for positions up to `last` on `sms` SMs, and the contents of its buffers.
@@ -122,7 +119,7 @@ pub struct Case {
 
 impl Case {
     pub fn new(checkpoint: Checkpoint, sms: u32, knobs: &Knobs, last: u64, mode: Mode) -> Case {
-        let shape = shape_of(&checkpoint);
+        let shape = Shape::of(&checkpoint);
         let end = knobs.capacity.unwrap_or(u64::MAX).min(shape.sizes.max_positions);
         let last = last.min(end - u64::from(knobs.tokens));
         let bucket = Bucket { first: 0, last };

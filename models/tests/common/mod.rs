@@ -38,10 +38,20 @@ pub const SCHEDULED: &[Feature] = &[
     Feature::TiedHead,
     Feature::GroupedHeads,
     Feature::HeadDim,
+    Feature::AttentionBias,
+    Feature::MlpBias,
+    Feature::FusedProjections,
+    Feature::HeadNorm,
+    Feature::NoRope,
+    Feature::PartialRotary,
     Feature::RopeLinear,
     Feature::RopeLlama3,
     Feature::RopeYarn,
     Feature::ScoreScale,
+    Feature::EmbeddingScale,
+    Feature::ResidualScale,
+    Feature::LogitScale,
+    Feature::Window,
 ];
 
 /// A page of the documentation.

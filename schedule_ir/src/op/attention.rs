@@ -1,7 +1,7 @@
 //! Attention of a group of query heads of one kv head over one split of the past.
 
 use super::linear::activation;
-use super::params::{finite_positive, op_params, positive};
+use super::params::{finite_positive, op_params, optional_positive, positive};
 use super::{Footprint, OpContext, Operand, Rows};
 use crate::limits::{MAX_EXTENT, MAX_HEAD_DIM, MAX_SPLITS};
 use crate::program::{Area, BufferKind, DType, Resources};
@@ -39,6 +39,16 @@ op_params! {
         pub capacity: u64,
         /// Rows of the RoPE table.
         pub max_positions: u64,
+        optional
+        /// Components of a head that are rotated, the first ones, even; absent: all.
+        pub rotary: Option<u64>,
+        /// Are heads left as they are, not rotated? Then there is no RoPE table.
+        pub unrotated: bool,
+        /// Positions a position sees, itself among them; absent: all before it. Rows of the cache that it does
+        /// not see count as read all the same.
+        pub window: Option<u64>,
+        /// Epsilon of the norm of each query and key head, before it is rotated; absent: no norm.
+        pub head_norm: Option<Scalar>,
     }
 }
 
@@ -76,7 +86,36 @@ impl Attention {
         }
         finite_positive("scale", self.scale)?;
         positive("capacity", self.capacity, MAX_EXTENT)?;
+        optional_positive("head_norm", self.head_norm)?;
+        if let Some(window) = self.window {
+            positive("window", window, MAX_EXTENT)?;
+        }
+        if let Some(rotary) = self.rotary {
+            positive("rotary", rotary, self.head_dim)?;
+            if !rotary.is_multiple_of(2) {
+                return Err(format!("`rotary` is {rotary}, but must be even"));
+            }
+            if self.unrotated {
+                return Err("`rotary` is given for heads that are not rotated".to_owned());
+            }
+        }
         positive("max_positions", self.max_positions, MAX_EXTENT)
+    }
+
+    /// Components of a head that are rotated.
+    pub fn rotary(&self) -> u64 {
+        if self.unrotated { 0 } else { self.rotary.unwrap_or(self.head_dim) }
+    }
+
+    /// Reads before the RoPE table: q, and k and v where the unit takes the step's own positions.
+    pub fn fresh_reads(&self) -> usize {
+        if self.is_last() { 3 } else { 1 }
+    }
+
+    /// Reads before the past keys.
+    pub fn reads_before_past(&self) -> usize {
+        let norms = if self.head_norm.is_some() { 2 } else { 0 };
+        self.fresh_reads() + usize::from(!self.unrotated) + norms
     }
 
     /// Does this unit take the step's own positions?
@@ -113,7 +152,8 @@ impl Attention {
         }
     }
 
-    /// Reads: q, then (last split only) k and v of the step, the RoPE rows, past keys, past values.
+    /// Reads: q, then (last split only) k and v of the step, the RoPE rows (if heads are rotated), the
+    /// norms of query and key heads (if they have any), past keys, past values.
     /// Writes: (with `append`) keys, values; then the output or the partial result.
     pub(crate) fn footprint(&self, cx: OpContext) -> Footprint {
         let d = self.head_dim;
@@ -126,13 +166,26 @@ impl Attention {
             reads.extend([head("k", k, k + 1), head("v", v, v + 1)]);
         }
         let step = Span::pos(0, cx.tokens as i64);
-        reads.push(Operand {
-            role: "rope",
-            kinds: &[BufferKind::Constant],
-            dtypes: &[DType::F32],
-            shape: vec![Some(self.max_positions), Some(d)],
-            region: Region(vec![step, Span::at(0, d)]),
-        });
+        if !self.unrotated {
+            let width = self.rotary();
+            reads.push(Operand {
+                role: "rope",
+                kinds: &[BufferKind::Constant],
+                dtypes: &[DType::F32],
+                shape: vec![Some(self.max_positions), Some(width)],
+                region: Region(vec![step, Span::at(0, width)]),
+            });
+        }
+        if self.head_norm.is_some() {
+            let norm = |role| Operand {
+                role,
+                kinds: &[BufferKind::Constant],
+                dtypes: &[DType::F32],
+                shape: vec![Some(d)],
+                region: Region(vec![Span::at(0, d)]),
+            };
+            reads.extend([norm("query norm"), norm("key norm")]);
+        }
         reads
             .extend([self.cache("past keys", self.past()), self.cache("past values", self.past())]);
         let mut writes = Vec::new();

@@ -1,13 +1,14 @@
 //! Embedding rows of the step's tokens into the residual rows an SM owns.
 
-use super::params::{op_params, positive};
+use super::params::{op_params, optional_positive, positive};
 use super::{Footprint, OpContext, Operand, Rows};
 use crate::limits::MAX_EXTENT;
 use crate::program::{Area, BufferKind, DType, Resources};
 use crate::region::{Region, Span};
+use crate::scalar::Scalar;
 
 op_params! {
-    /// `resid[m, r] = table[token[m], r]` for the rows `r` in `rows`.
+    /// `resid[m, r] = factor * table[token[m], r]` for the rows `r` in `rows`.
     pub struct Embed {
         /// Width of the residual.
         pub hidden: u64,
@@ -15,6 +16,9 @@ op_params! {
         pub vocab: u64,
         /// Residual rows written.
         pub rows: Rows,
+        optional
+        /// Factor of the embedding; absent: 1.
+        pub factor: Option<Scalar>,
     }
 }
 
@@ -22,7 +26,8 @@ impl Embed {
     pub(crate) fn check(&self) -> Result<(), String> {
         positive("hidden", self.hidden, MAX_EXTENT)?;
         positive("vocab", self.vocab, MAX_EXTENT)?;
-        self.rows.check("rows", self.hidden)
+        self.rows.check("rows", self.hidden)?;
+        optional_positive("factor", self.factor)
     }
 
     pub(crate) fn footprint(&self, cx: OpContext) -> Footprint {

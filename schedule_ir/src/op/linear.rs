@@ -5,7 +5,7 @@
 //! taken from the same staged values), so it needs no stage of its own.
 
 use super::embed::{local_bytes, residual, table, tokens};
-use super::params::{finite_positive, op_params, positive};
+use super::params::{finite_positive, op_params, optional_positive, positive};
 use super::{Footprint, OpContext, Operand, Rows, Source, WeightUse, linear_shared};
 use crate::TILE_ROWS;
 use crate::limits::MAX_EXTENT;
@@ -44,6 +44,17 @@ fn norm_weight(hidden: u64) -> Operand {
     }
 }
 
+/// One number per output row, float32.
+fn bias(total: u64, rows: Span) -> Operand {
+    Operand {
+        role: "bias",
+        kinds: &[BufferKind::Constant],
+        dtypes: &[DType::F32],
+        shape: vec![Some(total)],
+        region: Region(vec![rows]),
+    }
+}
+
 /// First output row on a tile boundary.
 fn aligned(rows: Rows, unit: u64) -> Result<(), String> {
     if !rows.lo.is_multiple_of(unit) {
@@ -53,8 +64,8 @@ fn aligned(rows: Rows, unit: u64) -> Result<(), String> {
 }
 
 op_params! {
-    /// `qkv[m, r] = sum_k w[r, k] * norm(x[m])[k]` for the rows in `rows`; queries, keys and values
-    /// of all heads are the rows of one matrix, in this order.
+    /// `qkv[m, r] = sum_k w[r, k] * norm(x[m])[k] + bias[r]` for the rows in `rows`; queries, keys and
+    /// values of all heads are the rows of one matrix, in this order.
     pub struct NormQkv {
         /// Width of the residual, K.
         pub hidden: u64,
@@ -68,6 +79,11 @@ op_params! {
         pub source: Source,
         /// Rows of the embedding table if `source` is `embedding`; 0 otherwise.
         pub vocab: u64,
+        optional
+        /// Is there a bias?
+        pub bias: bool,
+        /// Factor of the embedding, where that is the source; absent: 1.
+        pub factor: Option<Scalar>,
     }
 }
 
@@ -78,7 +94,11 @@ impl NormQkv {
         self.rows.check("rows", self.total)?;
         aligned(self.rows, TILE_ROWS)?;
         finite_positive("eps", self.eps)?;
+        optional_positive("factor", self.factor)?;
         match self.source {
+            Source::Hidden if self.factor.is_some() => {
+                Err("`factor` is the embedding's, but the input is hidden".to_owned())
+            }
             Source::Hidden if self.vocab != 0 => {
                 Err(format!("`vocab` is {}, but must be 0 where the input is hidden", self.vocab))
             }
@@ -95,6 +115,9 @@ impl NormQkv {
         };
         reads.push(norm_weight(self.hidden));
         let rows = Span::at(self.rows.lo, self.rows.hi);
+        if self.bias {
+            reads.push(bias(self.total, rows));
+        }
         Footprint {
             reads,
             writes: vec![activation("qkv", &[DType::F32], cx, self.total, rows)],
@@ -124,6 +147,9 @@ op_params! {
         pub rows: Rows,
         /// Epsilon of the norm.
         pub eps: Scalar,
+        optional
+        /// Is there a bias, row by row as the matrix has them?
+        pub bias: bool,
     }
 }
 
@@ -138,11 +164,15 @@ impl NormGateUp {
 
     pub(crate) fn footprint(&self, cx: OpContext) -> Footprint {
         let rows = Span::at(self.rows.lo, self.rows.hi);
+        let mut reads = vec![
+            activation("hidden", FLOATS, cx, self.hidden, Span::at(0, self.hidden)),
+            norm_weight(self.hidden),
+        ];
+        if self.bias {
+            reads.push(bias(2 * self.inner, Span::at(2 * self.rows.lo, 2 * self.rows.hi)));
+        }
         Footprint {
-            reads: vec![
-                activation("hidden", FLOATS, cx, self.hidden, Span::at(0, self.hidden)),
-                norm_weight(self.hidden),
-            ],
+            reads,
             writes: vec![activation("act", FLOATS, cx, self.inner, rows)],
             weight: Some(WeightUse {
                 shape: [2 * self.inner, self.hidden],
@@ -159,7 +189,7 @@ impl NormGateUp {
 }
 
 op_params! {
-    /// `resid[m, r] += sum_k w[r, k] * x[m, k]`, then the rows are published as the next hidden state.
+    /// `resid[m, r] += factor * (sum_k w[r, k] * x[m, k] + bias[r])`, then the rows are published as the next hidden state.
     pub struct LinearResidual {
         /// Width of the input, K.
         pub inner: u64,
@@ -167,6 +197,11 @@ op_params! {
         pub hidden: u64,
         /// Residual rows updated.
         pub rows: Rows,
+        optional
+        /// Is there a bias?
+        pub bias: bool,
+        /// Factor of what is added; absent: 1.
+        pub factor: Option<Scalar>,
     }
 }
 
@@ -175,16 +210,21 @@ impl LinearResidual {
         positive("inner", self.inner, MAX_EXTENT)?;
         positive("hidden", self.hidden, MAX_EXTENT)?;
         self.rows.check("rows", self.hidden)?;
+        optional_positive("factor", self.factor)?;
         aligned(self.rows, TILE_ROWS)
     }
 
     pub(crate) fn footprint(&self, cx: OpContext) -> Footprint {
         let rows = Span::at(self.rows.lo, self.rows.hi);
+        let mut reads = vec![
+            activation("input", FLOATS, cx, self.inner, Span::at(0, self.inner)),
+            residual(cx, self.hidden, rows),
+        ];
+        if self.bias {
+            reads.push(bias(self.hidden, rows));
+        }
         Footprint {
-            reads: vec![
-                activation("input", FLOATS, cx, self.inner, Span::at(0, self.inner)),
-                residual(cx, self.hidden, rows),
-            ],
+            reads,
             writes: vec![
                 residual(cx, self.hidden, rows),
                 activation("hidden", FLOATS, cx, self.hidden, rows),
@@ -206,8 +246,8 @@ impl LinearResidual {
 }
 
 op_params! {
-    /// `logits[r] = sum_k w[r, k] * norm(x[last])[k]` for the last token of the step, and the largest
-    /// of them with its id as one key.
+    /// `logits[r] = factor * sum_k w[r, k] * norm(x[last])[k]` for the last token of the step, and the
+    /// largest of them with its id as one key.
     pub struct NormLmHead {
         /// Width of the residual, K.
         pub hidden: u64,
@@ -221,6 +261,9 @@ op_params! {
         pub slot: u64,
         /// Entries of the key buffer.
         pub slots: u64,
+        optional
+        /// Factor of the logits; absent: 1.
+        pub factor: Option<Scalar>,
     }
 }
 
@@ -231,6 +274,7 @@ impl NormLmHead {
         self.rows.check("rows", self.vocab)?;
         aligned(self.rows, TILE_ROWS)?;
         finite_positive("eps", self.eps)?;
+        optional_positive("factor", self.factor)?;
         positive("slots", self.slots, MAX_EXTENT)?;
         if self.slot >= self.slots {
             return Err(format!("`slot` is {}, but there are {}", self.slot, self.slots));

@@ -122,17 +122,52 @@ impl Param for Source {
     }
 }
 
-/// Declares an op's parameter struct with its text form.
+/// Absent is said by leaving the parameter out.
+impl<P: Param> Param for Option<P> {
+    const EXPECTED: &'static str = P::EXPECTED;
+    fn print(&self) -> String {
+        self.as_ref().map_or_else(String::new, P::print)
+    }
+    fn parse(text: &str) -> Option<Self> {
+        P::parse(text).map(Some)
+    }
+}
+
+/// Is a parameter what it is where it is left out?
+pub(crate) fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
+}
+
+/// Declares an op's parameter struct with its text form. Parameters after `optional` are left out of the
+/// text, of JSON and so of the hash where they have the default of their type.
 macro_rules! op_params {
-    ($(#[$doc:meta])* pub struct $name:ident { $($(#[$fdoc:meta])* pub $field:ident: $ty:ty,)* }) => {
+    ($(#[$doc:meta])* pub struct $name:ident {
+        $($(#[$fdoc:meta])* pub $field:ident: $ty:ty,)*
+        $(optional $($(#[$odoc:meta])* pub $opt:ident: $oty:ty,)*)?
+    }) => {
         $(#[$doc])*
         #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
         #[serde(deny_unknown_fields)]
-        pub struct $name { $($(#[$fdoc])* pub $field: $ty,)* }
+        pub struct $name {
+            $($(#[$fdoc])* pub $field: $ty,)*
+            $($(
+                $(#[$odoc])*
+                #[serde(default, skip_serializing_if = "crate::op::params::is_default")]
+                pub $opt: $oty,
+            )*)?
+        }
 
         impl $name {
             pub(crate) fn write_params(&self) -> Vec<(&'static str, String)> {
-                vec![$((stringify!($field), $crate::op::Param::print(&self.$field)),)*]
+                #[allow(unused_mut)]
+                let mut out =
+                    vec![$((stringify!($field), $crate::op::Param::print(&self.$field)),)*];
+                $($(
+                    if !$crate::op::params::is_default(&self.$opt) {
+                        out.push((stringify!($opt), $crate::op::Param::print(&self.$opt)));
+                    }
+                )*)?
+                out
             }
 
             pub(crate) fn read_params(
@@ -151,6 +186,16 @@ macro_rules! op_params {
                             },
                         )?
                     },)*
+                    $($($opt: match get(stringify!($opt)) {
+                        None => Default::default(),
+                        Some(value) => <$oty as $crate::op::Param>::parse(&value).ok_or(
+                            $crate::op::ParamError::Bad {
+                                key: stringify!($opt),
+                                value,
+                                expected: <$oty as $crate::op::Param>::EXPECTED,
+                            },
+                        )?,
+                    },)*)?
                 })
             }
         }
@@ -164,6 +209,11 @@ pub(crate) fn positive(what: &str, value: u64, limit: u64) -> Result<(), String>
         return Err(format!("`{what}` is {value}, but must be 1 to {limit}"));
     }
     Ok(())
+}
+
+/// `value`, if there is one, is finite and positive, or a sentence that names it.
+pub(crate) fn optional_positive(what: &str, value: Option<Scalar>) -> Result<(), String> {
+    value.map_or(Ok(()), |v| finite_positive(what, v))
 }
 
 /// `value` is finite and positive, or a sentence that names it.

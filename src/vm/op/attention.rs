@@ -1,5 +1,7 @@
 //! RoPE, append and softmax attention of some query heads over one split of the past.
 
+use std::borrow::Cow;
+
 use amk_schedule_ir::op::Attention;
 
 use super::{Maths, Outcome, dot};
@@ -17,12 +19,35 @@ fn rope(x: &mut [f32], table: &[f32]) {
     }
 }
 
-fn roped(x: &[f32], d: usize, per_token: usize, table: &[f32]) -> Vec<f32> {
-    let mut out = x.to_vec();
-    for (m, token) in out.chunks_exact_mut(per_token * d).enumerate() {
-        token.chunks_exact_mut(d).for_each(|head| rope(head, &table[m * d..(m + 1) * d]));
+/// How fresh heads are made ready: normalised, then turned.
+struct Heads<'a> {
+    /// Width of a head.
+    d: usize,
+    /// Components turned, the first ones.
+    rotary: usize,
+    /// Per token the cosines and sines of these components.
+    table: &'a [f32],
+    eps: Option<f32>,
+}
+
+impl Heads<'_> {
+    /// Heads of `[tokens, per_token, d]`; `norm` is the weight of the norm, if there is one.
+    fn ready(&self, x: &[f32], per_token: usize, norm: Option<&[f32]>) -> Vec<f32> {
+        let (d, width) = (self.d, self.rotary);
+        let mut out = x.to_vec();
+        for (m, token) in out.chunks_exact_mut(per_token * d).enumerate() {
+            for head in token.chunks_exact_mut(d) {
+                if let (Some(eps), Some(norm)) = (self.eps, norm) {
+                    let inverse = (dot(head, head) / d as f32 + eps).sqrt().recip();
+                    head.iter_mut().zip(norm).for_each(|(v, w)| *v = *v * inverse * w);
+                }
+                if width > 0 {
+                    rope(&mut head[..width], &self.table[m * width..(m + 1) * width]);
+                }
+            }
+        }
+        out
     }
-    out
 }
 
 /// Unnormalised output, maximum (base-2 exponent) and sum over a list of keys and values.
@@ -43,33 +68,53 @@ fn softmax_sum(q: &[f32], keys: &[&[f32]], values: &[&[f32]], scale: f32) -> Vec
 pub(super) fn run(op: &Attention, cx: &Maths<'_>) -> Outcome {
     let (d, tokens) = (op.head_dim as usize, cx.tokens);
     let heads = (op.q.hi - op.q.lo) as usize;
-    let after = if op.is_last() { 3 } else { 1 };
-    let table = cx.constant(after, cx.pos..cx.pos + tokens as u64)?;
-    if table.len() != tokens * d {
-        return Err(format!("the RoPE rows have {} values, not {}", table.len(), tokens * d));
+    let (rope, past) = (op.fresh_reads(), op.reads_before_past());
+    let rotary = op.rotary() as usize;
+    let table = match rotary {
+        0 => Cow::Borrowed(&[][..]),
+        _ => cx.constant(rope, cx.pos..cx.pos + tokens as u64)?,
+    };
+    if table.len() != tokens * rotary {
+        let (found, wanted) = (table.len(), tokens * rotary);
+        return Err(format!("the RoPE rows have {found} values, not {wanted}"));
     }
-    let q = roped(cx.real_of(0, tokens * heads * d)?, d, heads, &table);
-    let past_keys = cx.real(after + 1)?;
-    let past_values = cx.real_of(after + 2, past_keys.len())?;
+    let norm = |at: usize| match op.head_norm {
+        None => Ok(None),
+        Some(_) => match cx.constant(at, 0..1)? {
+            weight if weight.len() == d => Ok(Some(weight)),
+            weight => Err(format!("a head norm has {} values, not {d}", weight.len())),
+        },
+    };
+    let (query_norm, key_norm) = (norm(past.saturating_sub(2))?, norm(past.saturating_sub(1))?);
+    let eps = op.head_norm.map(|eps| eps.0);
+    let make = Heads { d, rotary, table: &table, eps };
+    let q = make.ready(cx.real_of(0, tokens * heads * d)?, heads, query_norm.as_deref());
+    let past_keys = cx.real(past)?;
+    let past_values = cx.real_of(past + 1, past_keys.len())?;
     let (mut own_keys, mut own_values) = (Vec::new(), &[][..]);
     if op.is_last() {
-        own_keys = roped(cx.real_of(1, tokens * d)?, d, 1, &table);
+        own_keys = make.ready(cx.real_of(1, tokens * d)?, 1, key_norm.as_deref());
         own_values = cx.real_of(2, tokens * d)?;
     }
     let scale = op.scale.0 * std::f32::consts::LOG2_E;
     let mut keys: Vec<&[f32]> = past_keys.chunks_exact(d).collect();
     let mut values: Vec<&[f32]> = past_values.chunks_exact(d).collect();
 
-    // [tokens, heads, d + 2]; a position of the step sees the past, the ones before it, and itself.
+    // Position of the first of these keys.
+    let start = cx.pos * op.split / op.splits;
+    // [tokens, heads, d + 2]; a position of the step sees the past, the ones before it, and itself, as far as
+    // its window reaches.
     let mut results = vec![Vec::new(); tokens * heads];
     for m in 0..tokens {
         if op.is_last() {
             keys.push(&own_keys[m * d..(m + 1) * d]);
             values.push(&own_values[m * d..(m + 1) * d]);
         }
+        let first = op.window.map_or(0, |w| (cx.pos + m as u64 + 1).saturating_sub(w));
+        let unseen = (first.saturating_sub(start) as usize).min(keys.len());
         for h in 0..heads {
             let q = &q[(m * heads + h) * d..][..d];
-            results[m * heads + h] = softmax_sum(q, &keys, &values, scale);
+            results[m * heads + h] = softmax_sum(q, &keys[unseen..], &values[unseen..], scale);
         }
     }
 

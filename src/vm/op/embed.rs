@@ -2,7 +2,7 @@
 
 use amk_schedule_ir::op::Embed;
 
-use super::{Maths, Outcome};
+use super::{Maths, Outcome, multiply};
 use crate::vm::memory::Values;
 
 /// Columns `lo..hi` of the embedding rows of the step's tokens: `[tokens, hi - lo]`.
@@ -27,5 +27,7 @@ pub(crate) fn rows(
 }
 
 pub(super) fn run(op: &Embed, cx: &Maths<'_>) -> Outcome {
-    Ok(vec![Values::Real(rows(cx, 0, 1, op.vocab, op.rows.lo..op.rows.hi)?)])
+    let mut out = rows(cx, 0, 1, op.vocab, op.rows.lo..op.rows.hi)?;
+    multiply(&mut out, op.factor);
+    Ok(vec![Values::Real(out)])
 }

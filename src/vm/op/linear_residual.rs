@@ -2,13 +2,17 @@
 
 use amk_schedule_ir::op::LinearResidual;
 
-use super::{Maths, Outcome};
+use super::{Maths, Outcome, multiply};
 use crate::vm::memory::Values;
 
 pub(super) fn run(op: &LinearResidual, cx: &Maths<'_>) -> Outcome {
     let k = op.inner as usize;
     let x = cx.real_of(0, cx.tokens * k)?;
     let mut out = cx.product(op.rows.lo..op.rows.hi, x, k)?;
+    if op.bias {
+        cx.add_bias(&mut out, 2, op.rows.lo..op.rows.hi)?;
+    }
+    multiply(&mut out, op.factor);
     let residual = cx.real_of(1, out.len())?;
     out.iter_mut().zip(residual).for_each(|(y, r)| *y += r);
     Ok(vec![Values::Real(out.clone()), Values::Real(out)])

@@ -13,7 +13,7 @@ mod norm_qkv;
 use std::borrow::Cow;
 use std::ops::Range;
 
-use amk_schedule_ir::{BufferId, Instruction, Op};
+use amk_schedule_ir::{BufferId, Instruction, Op, Scalar};
 
 use super::data::Data;
 use super::memory::Values;
@@ -78,6 +78,19 @@ impl Maths<'_> {
         }
     }
 
+    /// Adds constant operand `i`, one number per row in `rows`, to `[tokens, rows]`.
+    fn add_bias(&self, out: &mut [f32], i: usize, rows: Range<u64>) -> Result<(), String> {
+        let all = self.constant(i, 0..1)?;
+        let bias = all.get(rows.start as usize..rows.end as usize).unwrap_or_default();
+        if bias.is_empty() {
+            return Err(format!("read {i} has {} numbers, not rows {rows:?}", all.len()));
+        }
+        for row in out.chunks_exact_mut(bias.len()) {
+            row.iter_mut().zip(bias).for_each(|(y, b)| *y += b);
+        }
+        Ok(())
+    }
+
     /// Rows of the weight matrix the instruction streams.
     fn weights(&self, rows: Range<u64>) -> Result<Cow<'_, [f32]>, String> {
         let buffer = self.weight.ok_or("it consumes no weight run")?;
@@ -112,6 +125,13 @@ pub(crate) fn dot(a: &[f32], b: &[f32]) -> f32 {
         }
     }
     sums.iter().sum::<f32>() + tail
+}
+
+/// Multiplies by a factor, if there is one.
+fn multiply(x: &mut [f32], factor: Option<Scalar>) {
+    if let Some(Scalar(factor)) = factor {
+        x.iter_mut().for_each(|v| *v *= factor);
+    }
 }
 
 /// Rows of `x` times the norm weight, and per row `1 / sqrt(mean of squares + eps)`, which the

@@ -138,7 +138,7 @@ enum Field : u32 {
   F_OP, F_FLAGS, F_WAITS, F_WAIT_COUNT, F_SIGNALS, F_SIGNAL_COUNT, F_LO, F_HI,
   F_TILES, F_SPARE, F_K, F_IN_PITCH, F_OUT_PITCH, F_IN_PHASE, F_OUT_PHASE, F_CONST,
   F_A0, F_A1 = F_A0 + 2, F_A2 = F_A1 + 2, F_A3 = F_A2 + 2, F_A4 = F_A3 + 2,
-  F_X0 = F_A4 + 2, F_X1, F_X2, F_X3, F_X4, F_X5
+  F_X0 = F_A4 + 2, F_X1, F_X2, F_X3, F_A5
 };
 
 struct Params {
@@ -405,7 +405,7 @@ struct Context {
   AMK_FN u8* operand(u32 f) const { return p->arena + field64(f); }
   AMK_FN u32 tag(u32 phase) const { return packet_tag(p->epoch_base, step, phase); }
 };
-enum Flags : u32 { FLAG_LAST = 1, FLAG_APPEND = 2 };
+enum Flags : u32 { FLAG_LAST = 1, FLAG_APPEND = 2, FLAG_UNROTATED = 4 };
 enum DType : u32 { BF16, F16, F32 };
 enum Sync : u32 { PLAIN, PACKET };
 
@@ -682,9 +682,20 @@ AMK_UNROLL
   TRACE_STAMP(cx, 1);
 }
 
+// Elements of the embedding times its factor.
+template <DType D> struct Scaled {
+  Constant4<D> from;
+  float factor;
+  AMK_FN void get(float (&v)[4]) const {
+    from.get(v);
+AMK_UNROLL
+    for (u32 e = 0; e < 4; ++e) v[e] *= factor;
+  }
+};
+
 // The same from rows of the embedding table, which nothing has to be waited for.
-template <class G, DType D, DType ND>
-AMK_FN void stage_embedding(Context& cx, Ring& ring, Taken<G>& taken, const u8* table, const u8* norm) {
+template <class G, DType D, DType ND, bool FACTOR>
+AMK_FN void stage_embedding(Context& cx, Ring& ring, Taken<G>& taken, const u8* table, const u8* norm, float factor) {
   taken.take(cx, ring);
   const u32* tokens = (const u32*)(cx.p->arena + TOKENS_AT);
   constexpr u32 N = G::batch(2);
@@ -702,7 +713,14 @@ AMK_UNROLL
           in[i].issue(table, row + load_column(cx, first + i));
           weight[i].issue(norm, load_column(cx, first + i));
         }
-      stage_batch<G, true, N>(cx, m, first, in, weight, squares);
+      if constexpr (FACTOR) {
+        Scaled<D> scaled[N];
+AMK_UNROLL
+        for (u32 i = 0; i < N; ++i) scaled[i] = {in[i], factor};
+        stage_batch<G, true, N>(cx, m, first, scaled, weight, squares);
+      } else {
+        stage_batch<G, true, N>(cx, m, first, in, weight, squares);
+      }
     }
     keep_squares(cx, m, squares);
   }
@@ -922,6 +940,10 @@ AMK_UNROLL
   for (u32 i = 0; i < NW; ++i) v += from[i];
   return amk_rsqrt(amk_divide(v, (float)width) + eps);
 }
+// The bias of an output row, from operand F_A4.
+template <bool BIAS> AMK_FN float row_bias(const u8* bias, u32 row) {
+  return BIAS ? load_constant<F32>(bias, row) : 0.f;
+}
 // Visits the outputs of a group: fn(tile, token, column, valid) by all lanes of each warp, columns of
 // a tile on neighbouring lanes.
 template <u32 COLUMNS, class Visit>
@@ -935,27 +957,30 @@ AMK_NO_UNROLL
 }
 // ---- embed: residual rows of this SM from the table --------------------------------------------
 // They are read after a matrix product has passed its own barrier.
-template <DType D>
+template <DType D, bool FACTOR>
 AMK_FN void op_embed(Context& cx) {
   const u32 lo = cx.field(F_LO), rows = cx.field(F_HI) - lo, width = cx.field(F_K);
   const u8* table = cx.operand(F_A1);
   float* local = (float*)(cx.smem + LOCAL_AT) + cx.field(F_X0);
   const u32* tokens = (const u32*)(cx.p->arena + TOKENS_AT);
+  const float factor = FACTOR ? amk_float(cx.field(F_X1)) : 1.f;
   for (u32 i = cx.t; i < rows * TOKENS; i += NW * 32) {
     const u32 m = i / rows, r = i % rows;
-    local[i] = load_constant<D>(table, (u64)tokens[cx.pos + m] * width + lo + r);
+    const float v = load_constant<D>(table, (u64)tokens[cx.pos + m] * width + lo + r);
+    local[i] = FACTOR ? v * factor : v;
   }
 }
 // ---- norm_qkv -----------------------------------------------------------------------------------
-template <bool EMBEDDING, Sync S, DType D, DType ND, Sync OS, class G>
+template <bool EMBEDDING, Sync S, DType D, DType ND, Sync OS, bool BIAS, bool FACTOR, class G>
 AMK_FN void op_norm_qkv(Context& cx, Ring& ring) {
   const u32 lo = cx.field(F_LO), hi = cx.field(F_HI), tiles = (hi - lo + 7) / 8;
   Taken<G> taken;
   const u8* norm = cx.operand(F_A1);
-  if constexpr (EMBEDDING) stage_embedding<G, D, ND>(cx, ring, taken, cx.operand(F_A0), norm);
+  if constexpr (EMBEDDING) stage_embedding<G, D, ND, FACTOR>(cx, ring, taken, cx.operand(F_A0), norm, FACTOR ? amk_float(cx.field(F_X1)) : 1.f);
   else stage_input<G, S, D, true, ND>(cx, ring, taken, cx.operand(F_A0), cx.field(F_IN_PITCH), norm, cx.tag(cx.field(F_IN_PHASE)));
   u8* out = cx.operand(F_A2);
   const u32 pitch = cx.field(F_OUT_PITCH), tag = cx.tag(cx.field(F_OUT_PHASE));
+  const u8* bias = BIAS ? cx.operand(F_A4) : nullptr;
   const float eps = amk_float(cx.field(F_CONST));
   float scale[TOKENS];
   linear_tiles<G>(cx, ring, tiles, taken, [&](u32 first, u32 count) {
@@ -972,6 +997,7 @@ AMK_UNROLL
 AMK_UNROLL
         for (u32 i = 1; i < TOKENS; ++i) if (m == i) s = scale[i];
         v = tile_sum(cx, tile, m, column) * s;
+        if (BIAS) v += row_bias<BIAS>(bias, row);
       }
       store_activation<OS, F32>(out, (u64)m * pitch + row, v, valid, tag);
     });
@@ -981,6 +1007,8 @@ AMK_UNROLL
 // Eight lanes share a position, four positions a warp. Scores are kept base 2. Keys and values of the
 // step itself come from shared memory, rounded as the cache rounds them.
 constexpr u32 HD = 20, HEADS = 3, KV_HEADS = 3;
+// Components of a head that are rotated: pairs (d, d + ROT/2) of the first ROT.
+constexpr u32 ROT = 20;
 constexpr u32 VE = 4;              // elements per load
 constexpr u32 VECTORS = HD / VE;
 constexpr u32 NV = (VECTORS + 7) / 8;              // loads per lane and row
@@ -1049,9 +1077,10 @@ AMK_UNROLL
   }
 }
 
-// Element `d` of a rotated head: pairs are (d, d + HD/2).
+// Element `d` of a rotated head.
 AMK_FN float rotated(const float* x, const float* rope, u32 d) {
-  constexpr u32 HALF = HD / 2;
+  constexpr u32 HALF = ROT / 2;
+  if (ROT < HD && d >= ROT) return x[d];
   const u32 f = d < HALF ? d : d - HALF;
   const float c = rope[f], s = rope[HALF + f];
   return d < HALF ? x[d] * c - x[d + HALF] * s : x[d] * c + x[d - HALF] * s;
@@ -1078,7 +1107,7 @@ AMK_UNROLL
   }
 }
 AMK_FN void lane_rotated(const float* x, const float* rope, u32 c, float (&v)[NV * VE]) {
-  constexpr u32 HALF = HD / 2;
+  constexpr u32 HALF = ROT / 2;
   if constexpr (VE % 4 == 0 && HALF % VE == 0) {
 AMK_UNROLL
     for (u32 j = 0; j < NV; ++j) {
@@ -1086,8 +1115,9 @@ AMK_UNROLL
 AMK_UNROLL
       for (u32 i = 0; i < VE; i += 4) {
         Quad a = {0, 0, 0, 0}, b = a, cs = a, sn = a;
-        if (d < HD) {
-          a = amk_load_shared((const u8*)(x + d + i));
+        const bool turned = ROT == HD || d < ROT;
+        if (d < HD) a = amk_load_shared((const u8*)(x + d + i));
+        if (d < HD && turned) {
           b = amk_load_shared((const u8*)(x + pair + i));
           cs = amk_load_shared((const u8*)(rope + f + i));
           sn = amk_load_shared((const u8*)(rope + HALF + f + i));
@@ -1096,7 +1126,7 @@ AMK_UNROLL
 AMK_UNROLL
         for (u32 e = 0; e < 4; ++e) {
           const float s = d < HALF ? -amk_float(xs[e]) : amk_float(xs[e]);
-          v[j * VE + i + e] = amk_float(xa[e]) * amk_float(xc[e]) + amk_float(xb[e]) * s;
+          v[j * VE + i + e] = turned ? amk_float(xa[e]) * amk_float(xc[e]) + amk_float(xb[e]) * s : amk_float(xa[e]);
         }
       }
     }
@@ -1148,7 +1178,7 @@ AMK_FN void op_attention(Context& cx) {
   float* q = (float*)(cx.smem + SCRATCH_AT);                  // [TOKENS][heads * HD]
   float* k_now = q + TOKENS * GROUP_MAX * HD;                 // [TOKENS][HD]
   float* v_now = k_now + TOKENS * HD;
-  float* rope = v_now + TOKENS * HD;                          // [TOKENS][HD]
+  float* rope = v_now + TOKENS * HD;                          // [TOKENS][ROT]
   float* parts = rope + TOKENS * HD;                          // [NW][heads][HD + 2]
   const u32 from = cx.pos * split / splits, to = cx.pos * (split + 1) / splits;
   const u32 group = cx.lane >> 3, c = cx.lane & 7;
@@ -1171,10 +1201,15 @@ AMK_UNROLL
     for (u32 x = 0; x < DEPTH; ++x) prefetch(x, from + (cx.w + x * NW) * 4 + group);
   };
   prefetch_all();
-  const float first_rope = cx.t < TOKENS * HD ? amk_load_constant_float(rope_table + (u64)cx.pos * HD + cx.t) : 0.f;
+  // Heads that are not rotated are rotated by nothing.
+  const bool rotate = !(flags & FLAG_UNROTATED);
+  auto rope_element = [&](u32 i) {
+    return rotate ? amk_load_constant_float(rope_table + (u64)cx.pos * ROT + i) : i % ROT < ROT / 2 ? 1.f : 0.f;
+  };
+  const float first_rope = cx.t < TOKENS * ROT ? rope_element(cx.t) : 0.f;
   attention_fetch<S>(cx, qkv, pitch, q_lo, heads, kv_head, last, q, k_now, v_now, tag);
-  if (cx.t < TOKENS * HD) rope[cx.t] = first_rope;
-  for (u32 i = cx.t + NW * 32; i < TOKENS * HD; i += NW * 32) rope[i] = rope_table[(u64)cx.pos * HD + i];
+  if (cx.t < TOKENS * ROT) rope[cx.t] = first_rope;
+  for (u32 i = cx.t + NW * 32; i < TOKENS * ROT; i += NW * 32) rope[i] = rope_element(i);
   amk_consumer_sync();
   TRACE_STAMP(cx, 1);
 AMK_NO_UNROLL
@@ -1189,7 +1224,7 @@ AMK_UNROLL
         acc.sum[h] = 0.f;
         // A pass may have more heads than are left; the last is then done twice and kept once.
         const u32 head = h0 + h < heads ? h0 + h : heads - 1;
-        lane_rotated(q + (m * heads + head) * HD, rope + m * HD, c, qr[h]);
+        lane_rotated(q + (m * heads + head) * HD, rope + m * ROT, c, qr[h]);
 AMK_UNROLL
         for (u32 i = 0; i < NV * VE; ++i) {
           acc.out[h][i] = 0.f;
@@ -1226,7 +1261,7 @@ AMK_NO_UNROLL
           const u32 r = base + group;
           const u32 row = r <= m ? r : m;
           float k[NV * VE], v[NV * VE];
-          lane_rotated(k_now + row * HD, rope + row * HD, c, k);
+          lane_rotated(k_now + row * HD, rope + row * ROT, c, k);
           lane_row(v_now + row * HD, c, v);
 AMK_UNROLL
           for (u32 i = 0; i < NV * VE; ++i) { k[i] = kv_round(k[i]); v[i] = kv_round(v[i]); }
@@ -1260,7 +1295,7 @@ AMK_UNROLL
     if ((flags & FLAG_APPEND) && m == 0)
       for (u32 i = NW * 32 - 1 - cx.t; i < TOKENS * HD; i += NW * 32) {
         const u32 r = i / HD, d = i % HD;
-        kv_store(keys + (u64)(cx.pos + r) * HD * KV_BYTES, d, rotated(k_now + r * HD, rope + r * HD, d));
+        kv_store(keys + (u64)(cx.pos + r) * HD * KV_BYTES, d, rotated(k_now + r * HD, rope + r * ROT, d));
         kv_store(values + (u64)(cx.pos + r) * HD * KV_BYTES, d, v_now[i]);
       }
     amk_consumer_sync();
@@ -1293,11 +1328,13 @@ AMK_UNROLL
   }
 }
 // ---- linear_residual: the owner adds to its float32 residual rows and publishes them ----------------
-template <Sync S, DType D, Sync OS, DType OD, class G>
+template <Sync S, DType D, Sync OS, DType OD, bool BIAS, bool FACTOR, class G>
 AMK_FN void op_linear_residual(Context& cx, Ring& ring) {
   const u32 lo = cx.field(F_LO), hi = cx.field(F_HI), rows = hi - lo, tiles = (rows + 7) / 8;
   Taken<G> taken;
   stage_input<G, S, D, false, BF16>(cx, ring, taken, cx.operand(F_A0), cx.field(F_IN_PITCH), nullptr, cx.tag(cx.field(F_IN_PHASE)));
+  const u8* bias = BIAS ? cx.operand(F_A4) : nullptr;
+  const float factor = FACTOR ? amk_float(cx.field(F_X1)) : 1.f;
   u8* out = cx.operand(F_A2);
   float* local = (float*)(cx.smem + LOCAL_AT) + cx.field(F_X0);
   const u32 pitch = cx.field(F_OUT_PITCH), tag = cx.tag(cx.field(F_OUT_PHASE));
@@ -1307,7 +1344,10 @@ AMK_FN void op_linear_residual(Context& cx, Ring& ring) {
       valid = valid && r < rows;
       float v = 0.f;
       if (valid) {
-        v = local[m * rows + r] + tile_sum(cx, tile, m, column);
+        float sum = tile_sum(cx, tile, m, column);
+        if (BIAS) sum += row_bias<BIAS>(bias, lo + r);
+        if (FACTOR) sum *= factor;
+        v = local[m * rows + r] + sum;
         local[m * rows + r] = v;
       }
       store_activation<OS, OD>(out, (u64)m * pitch + lo + r, v, valid, tag);
@@ -1315,13 +1355,14 @@ AMK_FN void op_linear_residual(Context& cx, Ring& ring) {
   });
 }
 // ---- norm_gate_up: gate rows are even, up rows odd, so a tile gives 4 activations -----------------
-template <Sync S, DType D, DType ND, Sync OS, DType OD, class G>
+template <Sync S, DType D, DType ND, Sync OS, DType OD, bool BIAS, class G>
 AMK_FN void op_norm_gate_up(Context& cx, Ring& ring) {
   const u32 lo = cx.field(F_LO), hi = cx.field(F_HI), tiles = (2 * (hi - lo) + 7) / 8;
   Taken<G> taken;
   stage_input<G, S, D, true, ND>(cx, ring, taken, cx.operand(F_A0), cx.field(F_IN_PITCH), cx.operand(F_A1), cx.tag(cx.field(F_IN_PHASE)));
   u8* out = cx.operand(F_A2);
   const u32 pitch = cx.field(F_OUT_PITCH), tag = cx.tag(cx.field(F_OUT_PHASE));
+  const u8* bias = BIAS ? cx.operand(F_A4) : nullptr;
   const float eps = amk_float(cx.field(F_CONST));
   float scale[TOKENS];
   linear_tiles<G>(cx, ring, tiles, taken, [&](u32 first, u32 count) {
@@ -1337,7 +1378,11 @@ AMK_UNROLL
         float s = scale[0];
 AMK_UNROLL
         for (u32 i = 1; i < TOKENS; ++i) if (m == i) s = scale[i];
-        const float gate = tile_sum(cx, tile, m, column * 2) * s, up = tile_sum(cx, tile, m, column * 2 + 1) * s;
+        float gate = tile_sum(cx, tile, m, column * 2) * s, up = tile_sum(cx, tile, m, column * 2 + 1) * s;
+        if (BIAS) {
+          gate += row_bias<BIAS>(bias, 2 * row);
+          up += row_bias<BIAS>(bias, 2 * row + 1);
+        }
         v = amk_divide(gate, 1.f + expf(fminf(-gate, 80.f))) * up;
       }
       store_activation<OS, OD>(out, (u64)m * pitch + row, v, valid, tag);
@@ -1352,7 +1397,7 @@ AMK_FN u64 argmax_key(float v, u32 id) {
   if (v != v) u = 0xffffffffu;
   return ((u64)u << 32) | (u32)~id;
 }
-template <Sync S, DType D, DType ND, class G>
+template <Sync S, DType D, DType ND, bool FACTOR, class G>
 AMK_FN void op_norm_lm_head(Context& cx, Ring& ring) {
   const u32 lo = cx.field(F_LO), hi = cx.field(F_HI), tiles = (hi - lo + 7) / 8;
   Taken<G> taken;
@@ -1360,6 +1405,7 @@ AMK_FN void op_norm_lm_head(Context& cx, Ring& ring) {
   float* logits = (float*)cx.operand(F_A2);
   u64* best = (u64*)cx.operand(F_A3) + cx.field(F_X2);
   const float eps = amk_float(cx.field(F_CONST));
+  const float factor = FACTOR ? amk_float(cx.field(F_X1)) : 1.f;
   u64 key = 0;
   float scale = 0.f;
   linear_tiles<G>(cx, ring, tiles, taken, [&](u32 first, u32 count) {
@@ -1367,7 +1413,7 @@ AMK_FN void op_norm_lm_head(Context& cx, Ring& ring) {
     for (u32 i = cx.t; i < count * 8; i += NW * 32) {
       const u32 row = lo + first * 8 + i;
       if (row < hi) {
-        const float v = tile_sum(cx, i / 8, TOKENS - 1, i % 8) * scale;
+        const float sum = tile_sum(cx, i / 8, TOKENS - 1, i % 8) * scale, v = FACTOR ? sum * factor : sum;
         const u64 k = argmax_key(v, row);
         if (k > key) key = k;
         if (cx.p->flags & 1) logits[row] = v;
@@ -1493,14 +1539,14 @@ extern "C" AMK_KERNEL(THREADS) void amk_megakernel(const AMK_GRID_CONSTANT Param
       TRACE_STAMP(cx, 0);
       switch (cx.field(F_OP)) {
         case 0: op_attention<PACKET, PACKET, BF16, false>(cx); break;
-        case 1: op_norm_lm_head<PACKET, BF16, BF16, Geometry<60, 2, 2, 1>>(cx, ring); break;
+        case 1: op_norm_lm_head<PACKET, BF16, BF16, false, Geometry<60, 2, 2, 1>>(cx, ring); break;
         case 2: op_boundary<true>(cx); break;
-        case 3: op_norm_gate_up<PACKET, BF16, BF16, PACKET, BF16, Geometry<60, 2, 2, 1>>(cx, ring); break;
-        case 4: op_norm_qkv<false, PACKET, BF16, BF16, PACKET, Geometry<60, 2, 2, 1>>(cx, ring); break;
-        case 5: op_norm_qkv<true, PLAIN, BF16, BF16, PACKET, Geometry<60, 2, 2, 1>>(cx, ring); break;
-        case 6: op_embed<BF16>(cx); break;
-        case 7: op_linear_residual<PACKET, BF16, PACKET, BF16, Geometry<60, 2, 2, 1>>(cx, ring); break;
-        case 8: op_linear_residual<PACKET, BF16, PACKET, BF16, Geometry<100, 4, 4, 1>>(cx, ring); break;
+        case 3: op_norm_gate_up<PACKET, BF16, BF16, PACKET, BF16, false, Geometry<60, 2, 2, 1>>(cx, ring); break;
+        case 4: op_norm_qkv<false, PACKET, BF16, BF16, PACKET, false, false, Geometry<60, 2, 2, 1>>(cx, ring); break;
+        case 5: op_norm_qkv<true, PLAIN, BF16, BF16, PACKET, false, false, Geometry<60, 2, 2, 1>>(cx, ring); break;
+        case 6: op_embed<BF16, false>(cx); break;
+        case 7: op_linear_residual<PACKET, BF16, PACKET, BF16, false, false, Geometry<60, 2, 2, 1>>(cx, ring); break;
+        case 8: op_linear_residual<PACKET, BF16, PACKET, BF16, false, false, Geometry<100, 4, 4, 1>>(cx, ring); break;
         default: break;
       }
       TRACE_STAMP(cx, 2);

@@ -217,7 +217,7 @@ pub fn llama(s: Shape) -> Program {
     let resid = b.buffer("residual", Activation, Local, F32, &[t, s.hidden]);
     let owned = deal(s.hidden, TILE_ROWS, s.sms);
     for (sm, &rows) in owned.iter().enumerate().filter(|(_, r)| r.lo < r.hi) {
-        let op = Op::Embed(Embed { hidden: s.hidden, vocab: s.vocab, rows });
+        let op = Op::Embed(Embed { hidden: s.hidden, vocab: s.vocab, rows, factor: None });
         b.emit(sm, op, &[tokens, table], &[resid], None, None);
     }
     let counters: Vec<CounterId> = if counting {
@@ -267,6 +267,8 @@ pub fn llama(s: Shape) -> Program {
                     eps,
                     source,
                     vocab,
+                    bias: false,
+                    factor: None,
                 });
                 b.emit(sm, op, &reads, &[qkv], Some(w_qkv), Some(counters[0]));
             }
@@ -290,6 +292,10 @@ pub fn llama(s: Shape) -> Program {
                 scale: Scalar(0.125),
                 capacity: s.capacity,
                 max_positions: s.capacity,
+                rotary: None,
+                unrotated: false,
+                window: None,
+                head_norm: None,
             });
             let mut reads = vec![qkv];
             if last {
@@ -320,8 +326,13 @@ pub fn llama(s: Shape) -> Program {
             (inner, s.inner, x, w_down, counters[5]),
         ] {
             for (sm, &rows) in owned.iter().enumerate().filter(|(_, r)| r.lo < r.hi) {
-                let op =
-                    Op::LinearResidual(LinearResidual { inner: width, hidden: s.hidden, rows });
+                let op = Op::LinearResidual(LinearResidual {
+                    inner: width,
+                    hidden: s.hidden,
+                    rows,
+                    bias: false,
+                    factor: None,
+                });
                 b.emit(sm, op, &[input, resid], &[resid, out], Some(weight), Some(counter));
             }
             b.stage_done(counter);
@@ -330,8 +341,13 @@ pub fn llama(s: Shape) -> Program {
             }
             for (sm, rows) in deal(s.inner, TILE_ROWS / 2, s.sms).into_iter().enumerate() {
                 if rows.lo < rows.hi {
-                    let op =
-                        Op::NormGateUp(NormGateUp { hidden: s.hidden, inner: s.inner, rows, eps });
+                    let op = Op::NormGateUp(NormGateUp {
+                        hidden: s.hidden,
+                        inner: s.inner,
+                        rows,
+                        eps,
+                        bias: false,
+                    });
                     b.emit(sm, op, &[h, norm], &[inner], Some(w_gu), Some(counters[4]));
                 }
             }
@@ -356,6 +372,7 @@ pub fn llama(s: Shape) -> Program {
             eps,
             slot: slot as u64,
             slots,
+            factor: None,
         });
         b.emit(sm, op, &[hidden.unwrap(), norm], &[logits, best], Some(w_head), None);
     }
