@@ -172,10 +172,6 @@ impl Emit<'_> {
         layer.map(|l| l.extra.clone()).unwrap_or_default()
     }
 
-    fn factor(factor: Option<f32>) -> Option<Scalar> {
-        factor.map(Scalar)
-    }
-
     fn weight(&mut self, stage: &Stage) -> Result<BufferId, LowerError> {
         let Some(Matrix { name, rows, k, dtype, recipe }) = stage.matrix.clone() else {
             return Err(malformed(stage, "a matrix"));
@@ -207,7 +203,7 @@ impl Emit<'_> {
         let tiles = self.owned();
         for sm in 0..self.plan.grid {
             let Some(rows) = tiles.of(sm) else { continue };
-            let factor = Self::factor(self.shape.factors.embedding);
+            let factor = self.shape.factors.embedding.map(Scalar);
             let op = Op::Embed(Embed { hidden: self.s.hidden, vocab: self.s.vocab, rows, factor });
             let g = &self.globals;
             let links = Links {
@@ -239,7 +235,7 @@ impl Emit<'_> {
         if let Some(biases) = &biases {
             reads.push(self.vector(self.name(stage, "qkv bias"), biases, false, total)?);
         }
-        let factor = Self::factor(self.shape.factors.embedding).filter(|_| input.is_none());
+        let factor = self.shape.factors.embedding.map(Scalar).filter(|_| input.is_none());
         for sm in 0..self.plan.grid {
             let Some(rows) = tiles.of(sm) else { continue };
             let op = Op::NormQkv(NormQkv {
@@ -406,7 +402,7 @@ impl Emit<'_> {
                 hidden: self.s.hidden,
                 rows,
                 bias: bias.is_some(),
-                factor: Self::factor(self.shape.factors.residual),
+                factor: self.shape.factors.residual.map(Scalar),
             });
             let links = Links {
                 reads: &reads,
@@ -490,7 +486,7 @@ impl Emit<'_> {
                 eps: Scalar(self.s.eps),
                 slot: slot as u64,
                 slots,
-                factor: Self::factor(self.shape.factors.logits),
+                factor: self.shape.factors.logits.map(Scalar),
             });
             let links = Links {
                 reads: &[edge.buffer, norm],

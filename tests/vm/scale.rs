@@ -2,16 +2,16 @@
 
 use std::sync::Arc;
 
-use amk::lower::{Knobs, Mode, lower};
+use amk::lower::{Knobs, Mode, Shape, lower};
 use amk::vm::{FaultKind, Options, Policy, Vm};
-use amk_schedule_ir::{Bucket, DType, Program};
+use amk_schedule_ir::{Bucket, Program};
 
-use crate::support::{root, shape, target};
+use crate::support::{root, target};
 
 fn program(name: &str, splits: u32) -> Program {
     let path = root().join("shapes").join(format!("{name}.json"));
     let config = amk_models::shape_only(&path).unwrap();
-    let shape = shape(name, &config, |_, _| DType::Bf16);
+    let shape = Shape::of_config(name, &config);
     let knobs = Knobs { splits: Some(splits), ..Knobs::default() };
     let bucket = Bucket { first: 256, last: 1023 };
     lower(&shape, &target(132), &knobs, bucket, Mode::Bf16).unwrap().program

@@ -3,13 +3,11 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use amk::lower::{
-    Factors, Knobs, LayerExtras, LayerTensors, Mode, Shape, Sizes, TensorInfo, lower,
-};
+use amk::lower::{Knobs, Mode, Shape, lower};
 use amk::lowered::Lowered;
 use amk::vm::{Options, Policy, RecipeData, VmModel};
-use amk_models::{Checkpoint, ModelConfig, Reference, Role, Want, greedy};
-use amk_schedule_ir::{Bucket, DType, Features, Program, Target};
+use amk_models::{Checkpoint, Reference, Want, greedy};
+use amk_schedule_ir::{Bucket, Features, Program, Target};
 
 /// Every checkpoint of the tree that can be decoded.
 pub const CHECKPOINTS: [&str; 17] = [
@@ -63,49 +61,6 @@ pub fn target(sm_count: u32) -> Target {
             setmaxnreg: true,
             cluster: true,
         },
-    }
-}
-
-/// The shape of a config, with tensors of the type `dtype` gives.
-pub fn shape(name: &str, c: &ModelConfig, dtype: impl Fn(Role, Option<usize>) -> DType) -> Shape {
-    let tensor = |role: Role, layer: Option<usize>| {
-        let rule = c.family.tensors.iter().find(|t| t.role == role).unwrap();
-        TensorInfo { name: rule.name_for(layer), dtype: dtype(role, layer) }
-    };
-    let layer = |l: usize| LayerTensors {
-        input_norm: tensor(Role::InputNorm, Some(l)),
-        query: tensor(Role::Query, Some(l)),
-        key: tensor(Role::Key, Some(l)),
-        value: tensor(Role::Value, Some(l)),
-        output: tensor(Role::Output, Some(l)),
-        post_norm: tensor(Role::PostNorm, Some(l)),
-        gate: tensor(Role::Gate, Some(l)),
-        up: tensor(Role::Up, Some(l)),
-        down: tensor(Role::Down, Some(l)),
-        extra: LayerExtras::default(),
-    };
-    let head = if c.tie_word_embeddings { Role::Embedding } else { Role::LmHead };
-    Shape {
-        name: name.to_owned(),
-        sizes: Sizes {
-            hidden: c.hidden_size as u64,
-            layers: c.num_layers as u64,
-            heads: c.num_heads as u64,
-            kv_heads: c.num_kv_heads as u64,
-            head_dim: c.head_dim as u64,
-            inner: c.intermediate_size as u64,
-            vocab: c.vocab_size as u64,
-            max_positions: c.max_position_embeddings as u64,
-            eps: c.rms_norm_eps,
-            scale: c.attention_scale(),
-        },
-        embedding: tensor(Role::Embedding, None),
-        layers: (0..c.num_layers).map(layer).collect(),
-        final_norm: tensor(Role::FinalNorm, None),
-        head: tensor(head, None),
-        factors: Factors::default(),
-        rotary: None,
-        unsupported: Vec::new(),
     }
 }
 
