@@ -26,6 +26,8 @@ struct Explained<'a> {
 #[derive(Serialize)]
 struct Results<'a> {
     commit: String,
+    /// Hash of the sources of the validator that was judged.
+    pin: &'static str,
     bound: &'a str,
     seconds: f64,
     threads: usize,
@@ -69,6 +71,7 @@ fn main() -> ExitCode {
     });
     let results = Results {
         commit: commit(),
+        pin: amk_validator::PIN,
         bound: BOUND,
         seconds: (start.elapsed().as_secs_f64() * 10.0).round() / 10.0,
         threads: rayon::current_num_threads(),

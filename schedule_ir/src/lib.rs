@@ -82,7 +82,8 @@
 //! # Files
 //!
 //! [`text`] is the canonical form and carries the hash; the JSON form is serde's of the same structs.
-//! Unknown versions and unknown fields are refused.
+//! Unknown versions, unknown fields and repeated keys are refused, and so are hidden characters in a text
+//! ([`text::is_hidden`]; a string may hold them as `\u{..}`).
 
 #![forbid(unsafe_code)]
 
@@ -95,6 +96,7 @@ pub mod region;
 pub mod scalar;
 pub mod target;
 pub mod text;
+pub mod unique;
 
 pub use id::{BufferId, CounterId, InstrId, RunId, SmId};
 pub use op::{Footprint, Op, OpContext, Operand, Rows, Source, WeightUse};

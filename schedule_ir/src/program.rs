@@ -40,6 +40,7 @@ pub struct Program {
     /// How packet epochs run.
     pub epochs: Epochs,
     /// Free-form provenance (model, shape, knobs). Part of the hash.
+    #[serde(deserialize_with = "crate::unique::map")]
     pub meta: BTreeMap<String, String>,
     pub resources: Resources,
     pub buffers: Vec<Buffer>,
@@ -277,7 +278,7 @@ pub struct Resources {
     pub slot_bytes: u64,
     /// Register budget of one thread.
     pub registers: u32,
-    /// Named barriers used, barrier 0 included.
+    /// Named barriers used, barrier 0 included: at least 1.
     pub barriers: u32,
     /// Shared-memory map.
     pub shared: Vec<SharedArea>,

@@ -38,6 +38,6 @@ impl Serialize for Scalar {
 impl<'de> Deserialize<'de> for Scalar {
     fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
         let text = String::deserialize(d)?;
-        text.parse().map_err(|_| D::Error::custom(format!("`{text}` is not a float32")))
+        text.parse().map_err(|_| D::Error::custom(format!("{text:?} is not a float32")))
     }
 }

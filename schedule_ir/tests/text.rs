@@ -1,5 +1,6 @@
 //! The text form reads back to an equal program, and what it refuses it refuses with a place.
 
+use amk_schedule_ir::unique::Unique;
 use amk_schedule_ir::{Program, text};
 
 const SMALL: &str = r#"amk-schedule 1
@@ -60,6 +61,51 @@ fn nan_survives_both_forms() {
 }
 
 #[test]
+fn a_key_that_is_given_twice_is_refused_by_name() {
+    let program = text::parse(SMALL).unwrap();
+    let json = serde_json::to_string(&program).unwrap();
+    let twice = [
+        (r#""meta":{"a":"#, r#""meta":{"a":"first","a":"#, r#"the key "a" is given twice"#),
+        (r#""bucket":{"first":3"#, r#""bucket":{"first":3,"first":4"#, "duplicate field `first`"),
+        (r#""tokens":1"#, r#""tokens":1,"tokens":2"#, "duplicate field `tokens`"),
+        (r#"{"norm_qkv":{"hidden":64"#, r#"{"norm_qkv":{"hidden":64,"hidden":65"#, "`hidden`"),
+    ];
+    for (from, to, want) in twice {
+        assert!(json.contains(from), "{from} is not in {json}");
+        let got = serde_json::from_str::<Program>(&json.replacen(from, to, 1)).unwrap_err();
+        assert!(got.to_string().contains(want), "{got} does not contain {want}");
+    }
+    assert!(serde_json::from_str::<Unique>(&json).is_ok());
+    let nested = r#"[1, -2, 0.5, null, true, {"a": {"b": 1, "c": [{"d": "x", "d": 2}]}}]"#;
+    let got = serde_json::from_str::<Unique>(nested).unwrap_err().to_string();
+    assert!(got.contains(r#"the key "d" is given twice"#), "{got}");
+}
+
+#[test]
+fn hidden_characters_are_refused_as_they_are_and_kept_as_escapes() {
+    let hidden = ['\u{202e}', '\u{200b}', '\u{2028}', '\u{feff}', '\u{1b}', '\u{e0041}', '\u{85}'];
+    for c in hidden {
+        for raw in [SMALL.replace("small", &format!("sm{c}all")), format!("{SMALL}# {c}\n")] {
+            let got = text::parse(&raw).unwrap_err().to_string();
+            let want = format!("the hidden character U+{:04X}", c as u32);
+            assert!(got.contains(&want) && !got.contains(c), "{got:?}");
+        }
+        let escape = format!("sm\\u{{{:x}}}all", c as u32);
+        let program = text::parse(&SMALL.replace("small", &escape)).unwrap();
+        assert_eq!(program.name, format!("sm{c}all \"one\""));
+        assert!(text::print(&program).contains(&escape));
+        assert_eq!(text::parse(&text::print(&program)).unwrap(), program);
+    }
+    let line = format!("{}\u{202e}", SMALL.replace("amk", "# ä\namk"));
+    let got = text::parse(&line).unwrap_err();
+    assert_eq!((got.line, got.column), (line.lines().count() as u32, 1));
+    assert_eq!(text::visible("a\n\u{202e}ä\"\\"), "a\\u{a}\\u{202e}ä\"\\");
+    let shown = SMALL.replace("\"small \\\"one\\\"\"", "\"größe 0.5 µs → ∞ 模型 🙂\"");
+    assert_ne!(shown, SMALL);
+    assert_eq!(text::print(&text::parse(&shown).unwrap()), shown);
+}
+
+#[test]
 fn errors_name_the_place() {
     let cases = [
         ("", "line 1, column 1: expected `amk-schedule 1`"),
@@ -69,6 +115,7 @@ fn errors_name_the_place() {
         (&SMALL.replace("hidden=64", "hidden=64, color=1"), "no parameter `color`"),
         (&SMALL.replace("slots 12", "slots 99999999999"), "99999999999 is too large here"),
         (&SMALL.replace("norm_qkv", "frobnicate"), "unknown op `frobnicate`"),
+        (&format!("\u{feff}{SMALL}"), "line 1, column 1: the text begins with a byte-order mark"),
         (&SMALL[..SMALL.len() - 2], "expected a name"),
     ];
     for (text, want) in cases {

@@ -103,6 +103,7 @@ fn main() {
     if let Some(out) = out {
         let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
         let document = json!({
+            "pin": amk_validator::PIN,
             "programs": rows,
             "growth_8_to_80_layers_against_linear": growth,
             "mutants_of_135m_per_second": mutants,

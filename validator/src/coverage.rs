@@ -29,7 +29,7 @@ pub(crate) fn check(m: &Model, run: &Execution, racing: &HashSet<(u32, u32)>, fa
             faults.push(Fault::new(
                 Invariant::C,
                 Place::Buffer(i),
-                format!("the regions of buffer {i} cut the positions of the bucket at too many places to be judged; use fewer different bounds or a smaller bucket"),
+                format!("the regions of buffer {i} have too many different bounds that follow the position, or cut the bucket at too many places, to be judged; use fewer different bounds or a smaller bucket"),
             ));
         }
     }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use amk_schedule_ir::text::SourceMap;
+use amk_schedule_ir::text::{SourceMap, visible};
 use amk_schedule_ir::{Access, InstrId, Program};
 use serde::{Deserialize, Serialize};
 
@@ -133,7 +133,8 @@ impl Fault {
             instruction,
             place,
             access: None,
-            message: message.into(),
+            // Names and architectures come from the file; the message is one line whatever they hold.
+            message: visible(&message.into()),
             witness: Witness::None,
         }
     }

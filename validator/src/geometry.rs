@@ -18,6 +18,8 @@ pub(crate) type Rect = [[u64; 2]; MAX_RANK];
 const MAX_PIECES: usize = 256;
 /// Most symbolic bounds of one dimension of one buffer.
 const MAX_SYMBOLIC: usize = 4096;
+/// Most pairs of bounds of one buffer that are compared, over all parts of the bucket.
+const MAX_COMPARED: usize = 1 << 25;
 /// Rectangle operations one coverage question may take.
 const MAX_WORK: usize = 1 << 22;
 
@@ -289,6 +291,13 @@ pub(crate) fn pieces<'r>(
     }
     cuts.sort_unstable();
     cuts.dedup();
+    let pairs = bounds.iter().fold(0usize, |n, list| {
+        let symbolic = list.iter().filter(|b| b.is_symbolic()).count();
+        n.saturating_add(symbolic.saturating_mul(list.len()))
+    });
+    if cuts.len() > MAX_PIECES || pairs.saturating_mul(cuts.len()) > MAX_COMPARED {
+        return None;
+    }
     for part in parts(&cuts, bucket) {
         for list in &bounds {
             let list: Vec<Bound> = list.iter().map(|&b| plain(b, part)).collect();

@@ -59,9 +59,9 @@
 //!     old word with the same tag;
 //!   - `boundary` instructions with waits or signals, and `plain` boundaries with accesses;
 //!   - regions that are empty but lie outside; symbolic bounds that may cut a packet word; accesses that meet
-//!     only at positions where another bound keeps them apart; bounds that cross at more places than are
-//!     looked at; tiles that overlap too irregularly to be added up;
-//!   - packet regions that follow the position;
+//!     only at positions where another bound keeps them apart; bounds that are more, or cross at more
+//!     places, than are looked at; tiles that overlap too irregularly to be added up;
+//!   - packet regions that follow the position; local ones, where the area does not hold the whole buffer;
 //!   - token ids that only the host's having a longer prompt would provide.
 //!
 //! [`checker`] looks at every cell of the grid a certificate cuts a buffer into and refuses more than 2^26 of them: a
@@ -99,6 +99,9 @@ use fault::Faults;
 pub use fault::{Fault, Invariant, MAX_FAULTS, Place, Report, Skipped, Witness};
 use model::Model;
 use order::{Order, Signals};
+
+/// Hash of the sources that decide verdicts, hexadecimal: figures about the validator are about this one.
+pub const PIN: &str = include_str!("../FROZEN").trim_ascii();
 
 /// Most SMs whose order is judged; bounds the memory of the clocks.
 const MAX_SMS: usize = 4096;

@@ -2,12 +2,12 @@
 //!
 //! - The program is for the target's architecture and has at most one SM per multiprocessor.
 //! - A block has at least one consumer warp, and its threads, registers (rounded up to the allocation
-//!   unit of 8) and named barriers are within the limits of a thread, a block and a multiprocessor.
+//!   unit of 8) and named barriers (at least barrier 0) are within the limits of a thread, a block and a multiprocessor.
 //! - The areas of the shared-memory map start on multiples of 16, are disjoint, are there once each, and
 //!   end within a block's limit, with what the system reserves within the multiprocessor's.
 //! - The ring area holds all slots and the mbarrier area two 8-byte words per slot, if the program streams
 //!   anything. Every area holds what each op needs of it; the local area holds, for each SM, one float32
-//!   for every `local` element the SM touches.
+//!   for every `local` element the SM touches: every element of a buffer it touches whose regions follow the position.
 
 use std::collections::BTreeMap;
 
@@ -109,12 +109,12 @@ pub(crate) fn check(p: &Program, areas: &Areas, target: &Target, faults: &mut Fa
             ),
         );
     }
-    if r.barriers > target.barriers {
+    if r.barriers == 0 || r.barriers > target.barriers {
         fault(
             faults,
             place,
             format!(
-                "a block uses {} named barriers, but {} has {}",
+                "a block uses {} named barriers, barrier 0 included, but {} allows 1 to {}",
                 r.barriers, target.name, target.barriers
             ),
         );
@@ -262,6 +262,11 @@ pub(crate) fn check_local(m: &Model, areas: &Areas, faults: &mut Faults) {
     for ((sm, buffer), mut classes) in touched {
         classes.sort_unstable();
         classes.dedup();
+        // What is empty at every position is no element.
+        classes.retain(|&c| (0..m.pieces(c)).any(|p| !geometry::is_empty(&m.rect(c, p))));
+        if classes.is_empty() {
+            continue;
+        }
         // A symbolic buffer is counted whole: its ranks have no sizes.
         let constant = m
             .buffers

@@ -6,8 +6,8 @@
 //! before those of the same instruction are read (never one's own words), and a posted signal is performed some time
 //! later, in the order of its SM's signals and before its arrival at the boundary, so that packets overtake it.
 //!
-//! **Happens-before** is kept as a vector clock of every agent along the execution (`memory.rs` has the
-//! tables, `state.rs` the moves). A wait acquires the signals up to the one that first reached its threshold in
+//! **Happens-before** is kept as a vector clock of every agent along the execution (`table.rs` has the
+//! tables, `state/` the moves). A wait acquires the signals up to the one that first reached its threshold in
 //! this execution; packets carry nothing. A hazard is one of:
 //!
 //! - *race*: two accesses of different agents to one element of plain memory, one of them a write, both made and

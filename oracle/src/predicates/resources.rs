@@ -16,7 +16,7 @@ pub(super) fn check(p: &Program, t: &Target, out: &mut Breaches) {
     // Registers are handed out eight to a thread.
     let registers = u128::from(r.registers.div_ceil(8)) * 8 * u128::from(r.threads());
     out.demand(registers <= u128::from(t.registers_per_sm), O, "registers", here);
-    out.demand(r.barriers <= t.barriers, O, "barriers", here);
+    out.demand((1..=t.barriers).contains(&r.barriers), O, "barriers", here);
 
     let end = |a: &amk_schedule_ir::SharedArea| u128::from(a.offset) + u128::from(a.bytes);
     for (i, a) in r.shared.iter().enumerate() {

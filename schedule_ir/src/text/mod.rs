@@ -26,12 +26,14 @@
 //! ```
 //!
 //! `@n` is the phase of a packet access (absent = 0); `split(i/n)` is `floor(pos*i/n)`; `#` starts a
-//! comment. Everything after `signal`/`wait` may repeat. Canonical text, the form [`print()`] gives, is
+//! comment. Characters that do not show stand in strings as `\u{202e}` and nowhere else. Everything after `signal`/`wait` may repeat. Canonical text, the form [`print()`] gives, is
 //! what the program hash is taken over.
 
+mod hidden;
 mod lexer;
 mod parse;
 mod print;
 
+pub use hidden::{is_hidden, visible};
 pub use parse::{ParseError, SourceMap, parse, parse_with_map};
 pub use print::{print, print_access, print_bound, print_op};

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use super::hidden::{is_hidden, visible};
 use super::lexer::{Lexer, Token};
 use super::print::{parse_area, parse_dtype, parse_kind, parse_sync};
 use crate::id::{BufferId, CounterId, InstrId, RunId, SmId};
@@ -44,8 +45,35 @@ pub fn parse(text: &str) -> Result<Program, ParseError> {
 
 /// Reads a program and remembers where its parts stand.
 pub fn parse_with_map(text: &str) -> Result<(Program, SourceMap), ParseError> {
+    refuse_hidden(text)?;
     let mut parser = Parser { lex: Lexer::new(text), peeked: None, at: (1, 1) };
     parser.program()
+}
+
+/// Hidden characters may stand nowhere as they are, not even in comments: what is read is what is seen.
+fn refuse_hidden(text: &str) -> Res<()> {
+    let mut chars = text.char_indices();
+    let Some((at, c)) = chars.find(|&(_, c)| is_hidden(c) && !matches!(c, '\n' | '\r' | '\t'))
+    else {
+        return Ok(());
+    };
+    let before = text.get(..at).unwrap_or(text);
+    let start = before.rfind('\n').map_or(0, |i| i + 1);
+    let message = match at {
+        0 if c == '\u{feff}' => {
+            "the text begins with a byte-order mark (U+FEFF); save it as UTF-8 without one"
+                .to_owned()
+        }
+        _ => format!(
+            "the hidden character U+{0:04X} stands here; remove it, or write it as `\\u{{{0:x}}}` in a string",
+            c as u32
+        ),
+    };
+    Err(ParseError {
+        line: before.bytes().filter(|&b| b == b'\n').count() as u32 + 1,
+        column: (at - start + 1) as u32,
+        message,
+    })
 }
 
 struct Parser<'a> {
@@ -59,7 +87,7 @@ type Res<T> = Result<T, ParseError>;
 
 impl<'a> Parser<'a> {
     fn fail<T>(&self, message: impl Into<String>) -> Res<T> {
-        Err(ParseError { line: self.at.0, column: self.at.1, message: message.into() })
+        Err(ParseError { line: self.at.0, column: self.at.1, message: visible(&message.into()) })
     }
 
     fn peek(&mut self) -> Res<&Token<'a>> {

@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 
+use super::hidden::push_visible;
 use crate::id::BufferId;
 use crate::op::Op;
 use crate::program::*;
@@ -174,7 +175,7 @@ fn write_list(o: &mut String, items: impl Iterator<Item = String>) -> std::fmt::
     Ok(())
 }
 
-/// A quoted string; quotes, backslashes and control characters are escaped.
+/// A quoted string; quotes, backslashes and hidden characters are escaped.
 fn quote(s: &str) -> String {
     let mut out = String::with_capacity(s.len() + 2);
     out.push('"');
@@ -182,10 +183,7 @@ fn quote(s: &str) -> String {
         match c {
             '"' => out.push_str("\\\""),
             '\\' => out.push_str("\\\\"),
-            c if c.is_control() => {
-                let _ = write!(out, "\\u{{{:x}}}", c as u32);
-            }
-            c => out.push(c),
+            c => push_visible(&mut out, c),
         }
     }
     out.push('"');

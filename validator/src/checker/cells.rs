@@ -76,11 +76,17 @@ pub(super) fn check(
             return refuse("its parts do not tile the bucket");
         }
         let check = Check { p, places, order, buffer: i, b, touches };
+        // An SM is charged the elements it touches, or the buffer where those may follow the position.
+        let mut kept = vec![0u128; p.sms.len()];
         for part in &grid.parts {
             let cells = check.part(part)?;
             if b.sync == BufferSync::Local {
-                check.owned(part, &cells, &mut local);
+                check.owned(part, &cells, grid.parts.len() == 1, &mut kept);
             }
+        }
+        for (sum, elements) in local.iter_mut().zip(kept) {
+            let bytes = u128::from(b.dtype.bytes().max(4));
+            *sum = sum.saturating_add(elements.saturating_mul(bytes));
         }
     }
     if let Some(grid) = grids.next() {
@@ -262,36 +268,34 @@ impl Check<'_, '_> {
         Ok(())
     }
 
-    /// Adds the bytes of local elements that each SM keeps, as float32 or what is wider.
-    fn owned(&self, part: &GridPart, (grid, cells): &(Cells, Vec<Cell>), local: &mut [u128]) {
+    /// Adds the local elements that each SM keeps: the cells it owns, or the whole buffer where their sizes
+    /// depend on the position.
+    fn owned(
+        &self,
+        part: &GridPart,
+        (grid, cells): &(Cells, Vec<Cell>),
+        alone: bool,
+        kept: &mut [u128],
+    ) {
         let size = |cuts: &[Bound], i: usize| match (cuts.get(i), cuts.get(i + 1)) {
-            (Some(Bound::At(a)), Some(Bound::At(b))) => u128::from(b - a),
+            (Some(Bound::At(a)), Some(Bound::At(b))) => u128::from(b.saturating_sub(*a)),
             _ => 0,
         };
-        let constant = part.cuts.iter().flatten().all(|c| matches!(c, Bound::At(_)));
+        let constant = alone && part.cuts.iter().flatten().all(|c| matches!(c, Bound::At(_)));
         let whole = self.b.shape.iter().fold(1u128, |n, &x| n.saturating_mul(u128::from(x)));
-        let mut seen = vec![false; local.len()];
         for (i, cell) in cells.iter().enumerate() {
-            let Some(sm) = cell.owner else { continue };
+            let Some(n) = cell.owner.and_then(|sm| kept.get_mut(sm)) else { continue };
+            if !constant {
+                *n = whole;
+                continue;
+            }
             let mut elements = 1u128;
             let mut rest = i;
             for (cuts, &extent) in part.cuts.iter().zip(&grid.extent).rev() {
                 elements = elements.saturating_mul(size(cuts, rest % extent.max(1)));
                 rest /= extent.max(1);
             }
-            // Cells whose size depends on the position: the SM is charged the buffer, once.
-            let elements = match (constant, seen.get_mut(sm)) {
-                (true, _) => elements,
-                (false, Some(seen)) if !*seen => {
-                    *seen = true;
-                    whole
-                }
-                _ => 0,
-            };
-            if let Some(n) = local.get_mut(sm) {
-                let bytes = u128::from(self.b.dtype.bytes().max(4));
-                *n = n.saturating_add(elements.saturating_mul(bytes));
-            }
+            *n = n.saturating_add(elements);
         }
     }
 }

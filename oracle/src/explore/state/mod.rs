@@ -1,4 +1,8 @@
-//! States and moves.
+//! States and moves: the consumers, signals and boundaries here, packet words in `packets.rs`, the producers in
+//! `ring.rs`.
+
+mod packets;
+mod ring;
 
 use std::collections::HashSet;
 
@@ -191,25 +195,6 @@ impl<'a> Search<'a> {
         let n = &self.c.nodes[node];
         let at = s[self.l.at + n.sm];
         at > n.at || at == n.at && s[self.l.stage + n.sm] != BEFORE
-    }
-
-    fn has_read(&self, s: &[u32], node: usize) -> bool {
-        let n = &self.c.nodes[node];
-        let at = s[self.l.at + n.sm];
-        at > n.at || at == n.at && s[self.l.stage + n.sm] & !EARLY == WORKING
-    }
-
-    /// Has the node written the word in this step?
-    fn has_written(&self, s: &[u32], node: usize, word: u16) -> bool {
-        let n = &self.c.nodes[node];
-        let at = s[self.l.at + n.sm];
-        let early = at == n.at && s[self.l.stage + n.sm] & EARLY != 0;
-        at > n.at || early && !self.reads_itself(s[self.l.step], node, word)
-    }
-
-    /// Does the instruction read the word it writes? Then it does so first.
-    fn reads_itself(&self, step: u32, node: usize, word: u16) -> bool {
-        self.c.table(step).nodes[node].reads.iter().any(|r| r.0 == word)
     }
 
     /// The stamp of a node's accesses in a step; a clock that knows it has it, or more.
@@ -443,122 +428,6 @@ impl<'a> Search<'a> {
         Ok(())
     }
 
-    fn epoch(&self, s: &[u32], phase: u32) -> u32 {
-        let step = s[self.l.launch] * self.c.steps + s[self.l.step];
-        step * self.c.phases + phase + 1
-    }
-
-    fn same_tag(&self, a: u32, b: u32) -> bool {
-        a != 0 && b != 0 && (u64::from(a) % self.c.tags) == (u64::from(b) % self.c.tags)
-    }
-
-    fn words_there(&self, s: &[u32], node: usize) -> bool {
-        let acc = &self.c.table(s[self.l.step]).nodes[node];
-        acc.reads.iter().all(|&(word, phase)| {
-            self.same_tag(s[self.l.held + word as usize], self.epoch(s, phase))
-        })
-    }
-
-    /// Reads the packets of an instruction.
-    fn read(&self, s: &[u32], sm: usize, node: usize, acc: &Accesses) -> Result<(), Witness> {
-        for &(word, phase) in &acc.reads {
-            let (w, want) = (word as usize, self.epoch(s, phase));
-            let buffer = Some(self.c.word_buffer[w]);
-            let me = Some(self.c.site(node));
-            let stale = |with| self.hazard(s, Hazard::StaleEpoch, buffer, me, with);
-            if s[self.l.held + w] != want {
-                return Err(stale(None));
-            }
-            let list = &self.c.table(s[self.l.step]).words[w];
-            // Is what this write put there, or something later, known to the reader?
-            let known = |k: usize| {
-                let (by, ph) = list.writers[k];
-                let by = by as usize;
-                self.has_written(s, by, word)
-                    && (by != node && self.after(s, sm, by)
-                        || list.readers.iter().any(|&(r, p)| {
-                            let r = r as usize;
-                            p == ph && r != node && self.has_read(s, r) && self.after(s, sm, r)
-                        }))
-            };
-            let began = s[self.l.began + w];
-            if self.same_tag(began, want) && !(0..list.writers.len()).any(known) {
-                return Err(stale(None));
-            }
-            if list.writers.len() < 2 {
-                continue;
-            }
-            // Older words of this step with the same tag, unless something later hides them.
-            let turn = |k: usize| s[self.l.turn + w * self.c.writers + k];
-            for (k, &(by, ph)) in list.writers.iter().enumerate() {
-                let old = turn(k) > 0 && ph != phase && self.same_tag(self.epoch(s, ph), want);
-                let hidden = || (0..list.writers.len()).any(|j| turn(j) > turn(k) && known(j));
-                if old && !hidden() {
-                    return Err(stale(Some(self.c.site(by as usize))));
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// Writes the packets of an instruction: all that are left, or those it may write before it reads.
-    fn write(&self, s: &mut [u32], sm: usize, node: usize, early: bool) -> Result<(), Witness> {
-        let step = s[self.l.step];
-        let table = self.c.table(step);
-        let done = s[self.l.stage + sm] & EARLY != 0;
-        for &(word, phase) in &table.nodes[node].writes {
-            let own = self.reads_itself(step, node, word);
-            if early && own || done && !own {
-                continue;
-            }
-            let (w, list) = (word as usize, &table.words[word as usize]);
-            let buffer = Some(self.c.word_buffer[w]);
-            for &(reader, read) in &list.readers {
-                let reader = reader as usize;
-                if read != phase
-                    && reader != node
-                    && self.has_read(s, reader)
-                    && !self.after(s, sm, reader)
-                {
-                    let (a, b) = (Some(self.c.site(node)), Some(self.c.site(reader)));
-                    return Err(self.hazard(s, Hazard::MissedEpoch, buffer, a, b));
-                }
-            }
-            if list.writers.len() > 1 {
-                let row = self.l.turn + w * self.c.writers;
-                let last = (0..list.writers.len()).max_by_key(|&k| s[row + k]).unwrap_or(0);
-                let turn = s[row + last];
-                let (by, ph) = list.writers[last];
-                let by = by as usize;
-                // The writes before the last one precede it, as was seen when it was made.
-                let delivered = || {
-                    list.readers.iter().any(|&(r, p)| {
-                        let r = r as usize;
-                        p == ph && (r == node || self.has_read(s, r) && self.after(s, sm, r))
-                    })
-                };
-                let precedes = turn == 0 || by != node && (self.after(s, sm, by) || delivered());
-                if !precedes {
-                    let (a, b) = (Some(self.c.site(node)), Some(self.c.site(by)));
-                    return Err(self.hazard(s, Hazard::Race, buffer, a, b));
-                }
-                if let Some(k) = list.writers.iter().position(|x| *x == (node as u16, phase)) {
-                    s[row + k] = turn + 1;
-                }
-            }
-            s[self.l.held + w] = self.epoch(s, phase);
-        }
-        Ok(())
-    }
-
-    fn can_be_early(&self, s: &[u32], sm: usize) -> bool {
-        let Some(node) = self.node(s, sm).filter(|_| s[self.l.stage + sm] == READING) else {
-            return false;
-        };
-        let writes = &self.c.table(s[self.l.step]).nodes[node].writes;
-        writes.iter().any(|w| !self.reads_itself(s[self.l.step], node, w.0))
-    }
-
     /// Posts the signals of an instruction and goes on to the next.
     fn post(&self, s: &mut [u32], sm: usize, node: usize) {
         s[self.l.at + sm] += 1;
@@ -609,90 +478,6 @@ impl<'a> Search<'a> {
         if self.apart && self.signals[sm].get(next).is_none_or(|x| x.0 != node) {
             s[from..from + wide].fill(0);
         }
-    }
-
-    /// The chunk of the launch that the instruction consumes next.
-    fn next_chunk(&self, s: &[u32], sm: usize, node: usize) -> Option<u32> {
-        let (first, count) = self.c.nodes[node].run?;
-        let eaten = s[self.l.eaten + sm];
-        let per_step = self.c.streams[sm].chunks.len() as u32;
-        (eaten < count).then(|| s[self.l.step] * per_step + first + eaten)
-    }
-
-    fn is_released(&self, s: &[u32], sm: usize, chunk: u32) -> bool {
-        let chunks = &self.c.streams[sm].chunks;
-        let (step, i) = (chunk / chunks.len() as u32, chunk as usize % chunks.len());
-        let Some((node, k)) = chunks[i].consumer else { return false };
-        let (place, at) = (self.c.nodes[node as usize].at, s[self.l.at + sm]);
-        let now = s[self.l.step];
-        step < now || step == now && (at > place || at == place && s[self.l.eaten + sm] > k)
-    }
-
-    fn can_issue(&self, s: &[u32], sm: usize) -> bool {
-        let chunks = &self.c.streams[sm].chunks;
-        if chunks.is_empty() {
-            return false;
-        }
-        let u = s[self.l.issued + sm];
-        let (step, chunk) = (u / chunks.len() as u32, &chunks[u as usize % chunks.len()]);
-        step < self.c.steps
-            && !chunk.closed
-            && self.c.slots > 0
-            && (u < self.c.slots || self.is_released(s, sm, u - self.c.slots))
-            // The boundary that ends step `step - gate`.
-            && chunk.gate.is_none_or(|g| step < g || s[self.l.step] > step - g)
-    }
-
-    /// Issues the next chunk, if it can be.
-    fn issue(&self, s: &mut [u32], sm: usize) -> Result<bool, Witness> {
-        if !self.can_issue(s, sm) {
-            return Ok(false);
-        }
-        let u = s[self.l.issued + sm];
-        s[self.l.issued + sm] += 1;
-        if !self.c.copies {
-            return Ok(true);
-        }
-        let chunks = &self.c.streams[sm].chunks;
-        let (n, per_step) = (self.sms(), chunks.len() as u32);
-        let mine = self.l.producers + sm * n;
-        let (step, now) = (u / per_step, s[self.l.step]);
-        if let Some(g) = chunks[u as usize % chunks.len()].gate
-            && step >= g
-        {
-            let all = self.stamp(step - g + 1, 0) - 1;
-            s[mine..mine + n].iter_mut().for_each(|x| *x = (*x).max(all));
-        }
-        if u >= self.c.slots
-            && let Some((node, _)) = chunks[(u - self.c.slots) as usize % chunks.len()].consumer
-        {
-            let then = (u - self.c.slots) / per_step;
-            let of =
-                self.l.released + ((then as usize & 1) * self.c.nodes.len() + node as usize) * n;
-            // Older ones have been forgotten, but for what the boundary before them gave.
-            let start = self.stamp(then, 0) - 1;
-            for k in 0..n {
-                let known = if then + 1 >= now { s[of + k].max(start) } else { start };
-                s[mine + k] = s[mine + k].max(known);
-            }
-        }
-        let copy = &self.c.streams[sm].copies[u as usize];
-        let happened = |at: u32, node: u16| at < now || at == now && self.entered(s, node as usize);
-        for &(at, node) in &copy.conflicts {
-            let by = &self.c.nodes[node as usize];
-            if happened(at, node) && s[mine + by.sm] < self.stamp(at, by.at) {
-                let with = Some(self.c.site(node as usize));
-                let me = self.producer(sm);
-                return Err(self.hazard(s, Hazard::Race, copy.buffer, me, with));
-            }
-        }
-        for need in &copy.needs {
-            if !need.iter().any(|&(at, node)| happened(at, node)) {
-                let me = self.producer(sm);
-                return Err(self.hazard(s, Hazard::Unwritten, copy.buffer, me, None));
-            }
-        }
-        Ok(true)
     }
 
     fn all_arrived(&self, s: &[u32]) -> bool {
