@@ -1,5 +1,6 @@
 //! A kernel's text and image, fitted to the registers of the part: rendered with as many values in flight
-//! as most shapes have registers for, and again with fewer where the compiler spills.
+//! as most shapes have registers for, and again with fewer where the compiler spills: first without chunks in
+//! registers, then with fewer loads.
 
 use amk_schedule_ir::{Program, Target};
 use amk_validator::Validated;
@@ -47,8 +48,8 @@ pub fn fit(
     compiler: Compiler<'_>,
     edit: &dyn Fn(&mut Source),
 ) -> Result<Fitted, FitError> {
-    let text = |in_flight| -> Result<Source, CodegenError> {
-        let mut source = render(program, target, RenderOptions { in_flight, ..options })?;
+    let text = |(in_flight, taken)| -> Result<Source, CodegenError> {
+        let mut source = render(program, target, RenderOptions { in_flight, taken, ..options })?;
         edit(&mut source);
         Ok(source)
     };
@@ -59,8 +60,13 @@ pub fn fit(
         compiler.cache.get_or_compile(compiler.nvrtc, &request)
     };
     let mut best: Option<(u64, Source)> = None;
-    for in_flight in InFlight::ALL.into_iter().filter(|&level| level >= options.in_flight) {
-        let source = text(in_flight)?;
+    let mut levels = vec![(options.in_flight, options.taken)];
+    levels.extend(
+        InFlight::ALL.into_iter().filter(|&l| l >= options.in_flight).map(|level| (level, 0)),
+    );
+    levels.dedup();
+    for level in levels {
+        let source = text(level)?;
         let image = compile(&source, SpillPolicy::Report)?;
         match image.report.spill_bytes() {
             0 => return Ok(Fitted { source, image }),
@@ -72,7 +78,7 @@ pub fn fit(
     }
     let source = match best {
         Some((_, source)) => source,
-        None => text(options.in_flight)?,
+        None => text((options.in_flight, options.taken))?,
     };
     let image = compile(&source, compiler.spills)?;
     Ok(Fitted { source, image })

@@ -95,7 +95,7 @@ pub struct Knobs {
     /// Registers of one thread, a multiple of 8. Absent: 168, or what the target has for the block.
     pub registers: Option<u32>,
     /// Weight chunks that warps take into registers while they wait for their input, 0 to 3; the kernel's
-    /// text alone depends on it. Absent: 0.
+    /// text alone depends on it. Absent: 3.
     pub taken: Option<u32>,
 }
 
@@ -125,6 +125,7 @@ fn wanted_splits(bucket: Bucket) -> u64 {
     match bucket.last {
         0..=256 => 1,
         257..=1024 => 4,
+        1025..=4096 => 8,
         _ => 16,
     }
 }
@@ -150,7 +151,7 @@ pub(super) struct Plan {
 impl Knobs {
     /// `base`, with what the knobs choose about the text.
     pub fn render_options(&self, base: RenderOptions) -> RenderOptions {
-        RenderOptions { taken: self.taken.unwrap_or(base.taken), ..base }
+        RenderOptions { taken: self.taken.unwrap_or(RenderOptions::MOST_TAKEN), ..base }
     }
 
     pub(super) fn plan(

@@ -106,7 +106,7 @@ pub fn space(subject: &Subject) -> Space {
     );
     add(
         "taken",
-        "weight chunks that warps take into registers while they wait for their input; null: none",
+        "weight chunks that warps take into registers while they wait for their input; null: 3",
         range(0, u64::from(RenderOptions::MOST_TAKEN), 1, true),
     );
     let title = format!(
