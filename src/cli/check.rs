@@ -9,7 +9,7 @@ use amk_validator::checker::check;
 use clap::Args;
 use serde::Serialize;
 
-use super::place::printable;
+use super::place::{printable, visible};
 use super::program::{Loaded, TargetArgs};
 use super::{Failure, Outcome, Verdict, files};
 use crate::output::{self, Output, Tone};
@@ -51,7 +51,7 @@ pub fn run(args: &CheckArgs, out: &Output) -> Outcome {
         Failure::input(format!(
             "{} is no certificate: {}",
             args.certificate.display(),
-            printable(&e.to_string())
+            visible(&e.to_string())
         ))
     })?;
     let start = Instant::now();
@@ -62,7 +62,7 @@ pub fn run(args: &CheckArgs, out: &Output) -> Outcome {
         None => out.line(format!(
             "{}: the certificate proves that {} can neither deadlock nor race on {} ({} instructions, {took})",
             out.paint(Tone::Good, "proved"),
-            printable(&loaded.program.name),
+            visible(&loaded.program.name),
             target.name,
             loaded.program.instructions.len()
         )),

@@ -34,7 +34,7 @@ pub fn create_folder(path: &Path) -> Result<(), Failure> {
     })
 }
 
-/// Reads a file, or standard input for `-`, of at most `limit` bytes. Nothing beyond the limit is
+/// Reads a text, or standard input for `-`, of at most `limit` bytes. Nothing beyond the limit is
 /// read, whatever the file claims to be.
 pub fn read_limited(path: &Path, limit: u64) -> Result<Vec<u8>, Failure> {
     let mut bytes = Vec::new();
@@ -47,6 +47,13 @@ pub fn read_limited(path: &Path, limit: u64) -> Result<Vec<u8>, Failure> {
     if bytes.len() as u64 > limit {
         return Err(Failure::input(format!(
             "{} has more than {limit} bytes, the most that a file of this kind may have",
+            path.display()
+        )));
+    }
+    let mark = [&b"\xef\xbb\xbf"[..], b"\xff\xfe", b"\xfe\xff"];
+    if mark.iter().any(|m| bytes.starts_with(m)) {
+        return Err(Failure::input(format!(
+            "{} begins with a byte-order mark; save it as UTF-8 without one",
             path.display()
         )));
     }
@@ -79,6 +86,13 @@ mod tests {
         let failure = read_limited(Path::new("/dev/zero"), 1000).unwrap_err();
         assert!(failure.message.contains("more than 1000 bytes"), "{}", failure.message);
         let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("marked");
+        for mark in [&b"\xef\xbb\xbf{}"[..], b"\xff\xfe{\0"] {
+            std::fs::write(&path, mark).unwrap();
+            let failure = read_limited(&path, 10).unwrap_err();
+            assert!(failure.message.contains("byte-order mark"), "{}", failure.message);
+            assert_eq!(failure.code(), 2);
+        }
         assert_eq!(read_limited(dir.path(), 10).unwrap_err().code(), 2);
         assert_eq!(read_limited(&dir.path().join("absent"), 10).unwrap_err().code(), 2);
     }

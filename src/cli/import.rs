@@ -9,7 +9,7 @@ use amk_schedule_ir::{hash, text};
 use clap::Args;
 use serde::Serialize;
 
-use super::place::printable;
+use super::place::visible;
 use super::{Failure, Outcome, Verdict, files};
 use crate::output::Output;
 
@@ -55,7 +55,7 @@ pub fn run(args: &ImportArgs, out: &Output) -> Outcome {
     let name = args.file.file_stem().map_or_else(|| "peer".into(), |n| n.to_string_lossy());
     let open = Open { sm_arch, sms: args.sms };
     let mut program = import(&name, &bytes, &open)
-        .map_err(|e| Failure::input(printable(&format!("{}: {e}", args.file.display()))))?;
+        .map_err(|e| Failure::input(visible(&format!("{}: {e}", args.file.display()))))?;
     // As the part spells it, where it is known; an unknown one is for `validate` to name.
     if let Ok(resolved) = resolve(&program.sm_arch) {
         program.sm_arch = resolved.target.sm;

@@ -2,6 +2,8 @@
 
 use std::fmt::Write;
 
+use amk_schedule_ir::text::is_hidden;
+pub use amk_schedule_ir::text::visible;
 use miette::{
     GraphicalReportHandler, GraphicalTheme, LabeledSpan, MietteDiagnostic, MietteError,
     MietteSpanContents, Report, SourceCode, SourceSpan, SpanContents,
@@ -172,12 +174,13 @@ impl<'a> SourceText<'a> {
 }
 
 fn is_showable(line: &str) -> bool {
-    line.len() <= LONGEST_LINE && !line.chars().any(|c| c.is_control() && c != '\t')
+    line.len() <= LONGEST_LINE && !line.chars().any(|c| is_hidden(c) && c != '\t')
 }
 
-/// Text of a file or of a message about one, without anything that a terminal would obey.
+/// Text of a message, without anything that a terminal would obey or not show. Its own line ends stay: what
+/// comes from a file goes through [`visible`], which leaves none.
 pub fn printable(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() && c != '\n' { '\u{fffd}' } else { c }).collect()
+    text.split('\n').map(visible).collect::<Vec<_>>().join("\n")
 }
 
 #[cfg(test)]
@@ -224,5 +227,7 @@ mod tests {
         assert!(huge.len() < 200, "{huge}");
         let escape = show("a\u{1b}[2Jb\n", 1, None);
         assert!(!escape.contains('\u{1b}'), "{escape:?}");
+        let turned = show("a \u{202e}b\n", 1, None);
+        assert!(!turned.contains('\u{202e}'), "{turned:?}");
     }
 }

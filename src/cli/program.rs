@@ -10,7 +10,7 @@ use clap::Args;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::place::{Mark, SourceText, printable};
+use super::place::{Mark, SourceText, printable, visible};
 use super::{Failure, files};
 use crate::output::Output;
 
@@ -34,7 +34,7 @@ impl TargetArgs {
         }
         let name = self.target.as_deref().unwrap_or(&program.sm_arch);
         resolve(name).map(|r| r.target).map_err(|error| {
-            let failure = Failure::input(printable(&error.to_string()));
+            let failure = Failure::input(visible(&error.to_string()));
             match self.target {
                 Some(_) => failure,
                 None => failure.help(
@@ -99,13 +99,13 @@ fn load_json(name: &str, bytes: &[u8]) -> Result<Loaded, Failure> {
         version: Option<Value>,
     }
     let unreadable = |e: serde_json::Error| {
-        Failure::input(format!("{name} is no schedule: {}", printable(&e.to_string())))
+        Failure::input(format!("{name} is no schedule: {}", visible(&e.to_string())))
     };
     let versioned: Versioned = serde_json::from_slice(bytes).map_err(unreadable)?;
     match versioned.version {
         Some(v) if v == FORMAT_VERSION => {}
         found => {
-            let found = found.map_or_else(|| "none".to_owned(), |v| printable(&v.to_string()));
+            let found = found.map_or_else(|| "none".to_owned(), |v| visible(&v.to_string()));
             let found: String = found.chars().take(40).collect();
             return Err(Failure::input(format!(
                 "{name}: format version {found} is not known; this program reads version {FORMAT_VERSION}"

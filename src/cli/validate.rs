@@ -9,7 +9,7 @@ use amk_validator::{Fault, Place, Report, Witness, certify, check};
 use clap::Args;
 use serde::Serialize;
 
-use super::place::{Mark, SourceText, printable};
+use super::place::{Mark, SourceText, printable, visible};
 use super::program::{Loaded, TargetArgs};
 use super::{Failure, Outcome, Verdict, files};
 use crate::output::{self, Output, Tone};
@@ -96,7 +96,7 @@ fn show(loaded: &Loaded, report: &Report, target: &Target, seconds: f64, out: &O
         let accepted = out.paint(Tone::Good, "accepted");
         out.line(format!(
             "{accepted}: {} for {} can neither deadlock nor race ({} instructions, {took})",
-            printable(&loaded.program.name),
+            visible(&loaded.program.name),
             target.name,
             report.instructions
         ));

@@ -20,6 +20,8 @@ pub struct Report {
     pub asked: u64,
     pub seed: u64,
     pub commit: Option<String>,
+    /// Hash of the sources of the validator that was judged, [`amk_validator::PIN`].
+    pub pin: &'static str,
     pub threads: usize,
     pub seconds: f64,
     /// Processor time of all threads; other work on the machine does not count.
@@ -139,6 +141,7 @@ impl Report {
             asked: options.count,
             seed: options.seed,
             commit: options.commit.clone(),
+            pin: amk_validator::PIN,
             threads: options.threads,
             seconds,
             cpu_seconds,

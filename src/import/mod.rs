@@ -22,6 +22,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use amk_schedule_ir::limits::{MAX_EXTENT, MAX_RANK};
 use amk_schedule_ir::op::{BoundaryArrive, Opaque};
+use amk_schedule_ir::unique::Unique;
 use amk_schedule_ir::{
     Access, Area, Boundary, BoundaryOp, Bucket, Buffer, BufferId, BufferKind, BufferSync, Counter,
     CounterId, DType, Epochs, FORMAT_VERSION, InstrId, Instruction, Op, Program, Region, Resources,
@@ -65,6 +66,7 @@ pub struct Open {
 /// # Errors
 /// [`ImportError`]; nothing is guessed.
 pub fn import(name: &str, json: &[u8], open: &Open) -> Result<Program, ImportError> {
+    serde_json::from_slice::<Unique>(json)?;
     let peer: PeerProgram = serde_json::from_slice(json)?;
     let buffers = Names::new("buffers", peer.buffers.iter().map(|b| &b.id))?;
     let counters = Names::new("counters", peer.counters.iter().map(|c| &c.id))?;

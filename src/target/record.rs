@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use amk_schedule_ir::Target;
+use amk_schedule_ir::unique::Unique;
 use serde_json::{Map, Value};
 
 use super::arch::{Arch, Variant};
@@ -194,6 +195,10 @@ pub fn to_record_json(target: &Target) -> String {
 /// [`TargetError`], naming each field that is missing or wrong.
 pub fn parse_record(text: &str, origin: &str) -> Result<Record, TargetError> {
     let json = |reason: String| TargetError::Json { origin: origin.to_owned(), reason };
+    if text.starts_with('\u{feff}') {
+        return Err(json("it begins with a byte-order mark; save it without one".into()));
+    }
+    serde_json::from_str::<Unique>(text).map_err(|e| json(e.to_string()))?;
     let value: Value = serde_json::from_str(text).map_err(|e| json(e.to_string()))?;
     let Value::Object(mut map) = value else {
         return Err(json("it holds another kind of value".into()));
@@ -510,6 +515,18 @@ mod tests {
         );
         assert_eq!(edit("\"h200\"", "\"\""), ["name"]);
         assert_eq!(edit("[", "[3,"), ["aliases"]);
+        for (from, to, says) in [
+            (
+                "\"sm_count\"",
+                "\"sm_count\": 1, \"sm_count\"",
+                "the key \"sm_count\" is given twice",
+            ),
+            ("\"wgmma\"", "\"wgmma\": true, \"wgmma\"", "the key \"wgmma\" is given twice"),
+            ("{", "\u{feff}{", "byte-order mark"),
+        ] {
+            let error = parse_record(&DATA[5].replacen(from, to, 1), "part.json").unwrap_err();
+            assert!(error.to_string().contains(says), "{error}");
+        }
         let both = edit("132", "\"many\"").len() + edit("65536", "100").len();
         assert_eq!(both, 2);
     }

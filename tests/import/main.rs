@@ -80,6 +80,12 @@ fn what_cannot_be_expressed_is_refused_with_a_sentence() {
         let error = spoilt(edit);
         assert!(error.contains(says), "{says}: {error}");
     }
+    let good = String::from_utf8(read("good")).unwrap();
+    let twice =
+        good.replacen("\"params\":", "\"params\": {\"n_off\": 0, \"n_off\": 8}, \"was\":", 1);
+    assert_ne!(good, twice);
+    let error = import("test", twice.as_bytes(), &OPEN).unwrap_err().to_string();
+    assert!(error.contains("the key \"n_off\" is given twice"), "{error}");
     assert!(import("test", b"", &OPEN).is_err());
     assert!(import("test", b"[[[[", &OPEN).is_err());
 }

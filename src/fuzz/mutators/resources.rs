@@ -75,7 +75,7 @@ fn block(p: &mut Program, rng: &mut Rng) -> Option<()> {
         1 => r.consumer_warps = rng.pick(&[32, 1 << 20, u32::MAX]),
         2 => r.registers = rng.pick(&[0, 256, u32::MAX]),
         3 => (r.registers, r.consumer_warps) = (255, 31),
-        _ => r.barriers = rng.pick(&[17, u32::MAX]),
+        _ => r.barriers = rng.pick(&[0, 17, u32::MAX]),
     }
     Some(())
 }
