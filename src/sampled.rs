@@ -56,7 +56,7 @@ impl<'a> Sequence<'a> {
 pub fn sample(
     sequence: &mut Sequence<'_>,
     request: &Request<'_>,
-    sampler: &mut Sampler,
+    sampler: &Sampler,
     each: &mut dyn FnMut(u32, &[f32]) -> ControlFlow<FinishReason>,
 ) -> Result<Generation, GenerateError> {
     request.check(sequence.source.vocab_size())?;
@@ -110,10 +110,10 @@ mod tests {
         let mut reference = Reference::new(&checkpoint).unwrap();
         let stop = BTreeSet::new();
         let request = Request { prompt: &[3, 4, 5], max_tokens: 12, stop: &stop, capacity: 512 };
-        let mut sampler = Sampler::new(sampling).unwrap();
+        let sampler = Sampler::new(sampling).unwrap();
         let mut sequence = Sequence::new(&mut reference).unwrap();
         let mut n = 0;
-        let done = sample(&mut sequence, &request, &mut sampler, &mut |_, logits| {
+        let done = sample(&mut sequence, &request, &sampler, &mut |_, logits| {
             assert_eq!(logits.len(), 1024);
             n += 1;
             if n == limit {
@@ -168,9 +168,9 @@ mod tests {
         let mut sequence = Sequence::new(&mut source).unwrap();
         let mut counts = std::collections::BTreeMap::new();
         for seed in 0..n {
-            let mut sampler = Sampler::new(Sampling { seed, ..sampling.clone() }).unwrap();
+            let sampler = Sampler::new(Sampling { seed, ..sampling.clone() }).unwrap();
             let go_on = &mut |_, _: &[f32]| ControlFlow::Continue(());
-            let done = sample(&mut sequence, &request, &mut sampler, go_on).unwrap();
+            let done = sample(&mut sequence, &request, &sampler, go_on).unwrap();
             *counts.entry(done.tokens[0]).or_insert(0u32) += 1;
         }
         assert!(counts.keys().all(|id| expected.iter().any(|(e, _)| e == id)));

@@ -12,5 +12,7 @@ pub const MAX_TOKENS: u32 = 16;
 pub const MAX_HEAD_DIM: u64 = 256;
 /// Most splits of one attention.
 pub const MAX_SPLITS: u64 = 1 << 16;
+/// Most ids a token is drawn among.
+pub const MAX_SAMPLED: u64 = 1 << 19;
 /// Largest text or JSON file that is read, bytes.
 pub const MAX_FILE_BYTES: u64 = 1 << 30;

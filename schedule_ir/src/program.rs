@@ -261,7 +261,7 @@ pub struct Boundary {
 pub enum BoundaryOp {
     /// Orders the steps and nothing else.
     Plain,
-    /// Largest key of the one read (lowest token id on ties) becomes the token at `pos + tokens`,
+    /// The id of the largest key of the one read (the lowest on ties) becomes the token at `pos + tokens`,
     /// unless the host has already put a prompt token there; stop on an end-of-sequence id.
     Argmax,
 }
@@ -303,7 +303,7 @@ pub enum Area {
     Input,
     /// Partial sums of the output tiles of a matrix product, float32, per warp.
     Partial,
-    /// Attention scratch, float32.
+    /// Scratch of attention, float32, and of drawing a token.
     Scratch,
     /// Elements of `Local` buffers this SM owns, float32.
     Local,

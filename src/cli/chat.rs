@@ -58,7 +58,7 @@ struct AnswerDocument<'a> {
 }
 
 pub fn run(args: &ChatArgs, out: &Output) -> Outcome {
-    let mut sampler = args.sampling.sampler()?;
+    let sampler = args.sampling.sampler()?;
     let checkpoint = model::open(args.model.as_deref(), out)?;
     let tokenizer = checkpoint.tokenizer().map_err(|e| model::failure(&e))?;
     let Some(tokenizer) = tokenizer.filter(|t| t.chat_template().is_some()) else {
@@ -109,7 +109,7 @@ pub fn run(args: &ChatArgs, out: &Output) -> Outcome {
             out.piece(&piece);
             text.push_str(&piece);
         };
-        let done = sample(&mut sequence, &request, &mut sampler, &mut |token, logits| {
+        let done = sample(&mut sequence, &request, &sampler, &mut |token, logits| {
             if let Some(n) = args.logprobs {
                 logprobs.extend(log_probs(logits, token, n));
             }

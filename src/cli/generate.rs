@@ -166,7 +166,7 @@ struct TokenDocument<'a> {
 
 pub fn run(args: &GenerateArgs, out: &Output) -> Outcome {
     let start = Instant::now();
-    let mut sampler = args.sampling.sampler()?;
+    let sampler = args.sampling.sampler()?;
     let checkpoint = model::open(args.model.as_deref(), out)?;
     let tokenizer = checkpoint.tokenizer().map_err(|e| model::failure(&e))?;
     let prompt = args.prompt.ids(&checkpoint, tokenizer)?;
@@ -203,7 +203,7 @@ pub fn run(args: &GenerateArgs, out: &Output) -> Outcome {
         other => {
             let mut sequence = Sequence::new(other.source())
                 .map_err(|e| source_failure(e.as_ref(), &e.to_string()))?;
-            sample(&mut sequence, &request, &mut sampler, &mut |token, logits| {
+            sample(&mut sequence, &request, &sampler, &mut |token, logits| {
                 let known = args.logprobs.and_then(|n| log_probs(logits, token, n));
                 printer.push(token, known.as_ref());
                 logprobs.extend(known);

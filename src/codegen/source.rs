@@ -114,6 +114,9 @@ templates! {
     "ops/linear_residual.cu.j2",
     "ops/norm_gate_up.cu.j2",
     "ops/norm_lm_head.cu.j2",
+    "ops/sample.cu.j2",
+    "sync/ptx_sample.cu.j2",
+    "host/sample.cu.j2",
 }
 
 /// Ops in the order their templates are included; the merge uses the head constants of attention.
@@ -125,6 +128,7 @@ const OP_ORDER: &[&str] = &[
     "linear_residual",
     "norm_gate_up",
     "norm_lm_head",
+    "sample",
 ];
 
 /// Every template with its text, by name.
@@ -217,6 +221,10 @@ pub(crate) fn render(
         (Backend::Host, true) => ("host/arch", "host/sync", "host/bulk", ", run on the host"),
         (Backend::Host, false) => ("host/arch", "host/sync", "host/cp_async", ", run on the host"),
     };
+    let sample = match options.backend {
+        Backend::Cuda => "sync/ptx_sample",
+        Backend::Host => "host/sample",
+    };
     let file = |name: &str| format!("{name}.cu.j2");
     let best_slots = program.buffer(best).and_then(|b| b.shape.first().copied()).unwrap_or(0);
     let text = environment()?.get_template("megakernel.cu.j2")?.render(context! {
@@ -227,7 +235,8 @@ pub(crate) fn render(
         },
         target => context! { sm => &target.sm, bulk_copy => bulk },
         primitives => context! {
-            arch => file(arch), sync => file(sync), ring => file(ring), note,
+            arch => file(arch), sync => file(sync), ring => file(ring),
+            sample => file(sample), note,
         },
         res => context! {
             consumer_warps => program.resources.consumer_warps,

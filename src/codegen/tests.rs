@@ -453,7 +453,7 @@ fn check_record(p: &Program, plan: &Plan, sm: &Sm, i: &Instruction, entry: &Entr
             assert_eq!(entry.address(F::A1), at(i.reads.get(1)));
         }
         Op::Boundary(_) => assert_eq!(call, "op_boundary<true>(cx)"),
-        Op::Opaque(_) => unreachable!(),
+        Op::Sample(_) | Op::Opaque(_) => unreachable!(),
     }
 }
 

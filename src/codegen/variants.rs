@@ -380,6 +380,21 @@ impl Planner<'_> {
                 let argmax = self.program.boundary.op == BoundaryOp::Argmax;
                 ("boundary", format!("op_boundary<{argmax}>(cx)"))
             }
+            Op::Sample(op) => {
+                r.set(F::K, op.vocab)?;
+                for (field, access) in
+                    [(F::A0, read(0)), (F::A1, read(1)), (F::A4, read(2)), (F::A2, write(0))]
+                {
+                    r.address(field, offset(&self.plan, access));
+                }
+                r.address(F::A3, offset(&self.plan, write(1)));
+                let packets =
+                    i.reads.iter().chain(&i.writes).filter_map(|a| self.program.buffer(a.buffer));
+                if packets.into_iter().any(|b| b.sync != BufferSync::Plain) {
+                    return Err(unsupported(i.id, "a draw takes and gives plain memory alone"));
+                }
+                ("sample", "op_sample(cx)".to_owned())
+            }
             Op::Opaque(_) => return Err(unsupported(i.id, "an opaque op has no kernel")),
         };
         let case = self.case(op, call);

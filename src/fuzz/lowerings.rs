@@ -181,6 +181,7 @@ fn knobs(rng: &mut Rng, shape: &Shape) -> Knobs {
         rotation: rng.range(0, 25) as u32,
         unit_stride,
         tokens: if rng.chance(1, 5) { rng.range(2, 16) as u32 } else { 1 },
+        sampled: rng.chance(1, 4),
         ..Knobs::default()
     }
 }

@@ -85,6 +85,9 @@ const FORMS: &[(&str, Event, Place)] = &[
     ("atom.global.cas.b32", Event::ReportClaim, Place::GivenUp),
     ("atom.relaxed.global.cas.b32", Event::ReportClaim, Place::GivenUp),
     ("atom.relaxed.gpu.global.cas.b32", Event::ReportClaim, Place::GivenUp),
+    // Counts and marks of a draw, which a barrier of the consumers makes known.
+    ("red.relaxed.cta.shared.add.u32", Event::SharedStore, Place::Shared),
+    ("red.relaxed.cta.shared.or.b32", Event::SharedStore, Place::Shared),
     ("st.relaxed.cta.shared.u32", Event::FlagStore, Place::Flag),
     ("ld.relaxed.cta.shared.u32", Event::FlagLoad, Place::Flag),
 ];

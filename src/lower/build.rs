@@ -87,6 +87,13 @@ impl Build {
         Ok(id)
     }
 
+    /// A counter nobody signals yet.
+    pub fn counter(&mut self, name: String) -> Result<CounterId, LowerError> {
+        let id = CounterId(id32(self.counters.len(), "counters")?);
+        self.counters.push(Counter { id, name, init: 0, per_step: 0 });
+        Ok(id)
+    }
+
     /// An activation handed from SM to SM.
     pub fn edge(
         &mut self,
@@ -101,11 +108,7 @@ impl Build {
         };
         let counter = match kind {
             EdgeKind::Packet => None,
-            EdgeKind::Counter => {
-                let id = CounterId(id32(self.counters.len(), "counters")?);
-                self.counters.push(Counter { id, name: name.clone(), init: 0, per_step: 0 });
-                Some(id)
-            }
+            EdgeKind::Counter => Some(self.counter(name.clone())?),
         };
         let buffer = self.buffer(name, BufferKind::Activation, sync, dtype, shape, None)?;
         Ok(Edge { buffer, counter })

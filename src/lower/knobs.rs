@@ -1,5 +1,5 @@
 //! What may be chosen about a schedule and its kernel. Every knob changes the emitted program or the
-//! kernel's text; none changes what is computed beyond the order of float32 sums.
+//! kernel's text; none but `sampled` changes what is computed beyond the order of float32 sums.
 
 use amk_schedule_ir::op::{Attention, Op, Rows};
 use amk_schedule_ir::program::{Area, Resources};
@@ -97,6 +97,10 @@ pub struct Knobs {
     /// Weight chunks that warps take into registers while they wait for their input, 0 to 3; the kernel's
     /// text alone depends on it. Absent: 3.
     pub taken: Option<u32>,
+    /// Is the next token drawn by settings that a launch brings, instead of being the largest logit? No choice of
+    /// the search: it changes what is computed.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub sampled: bool,
 }
 
 impl Default for Knobs {
@@ -116,6 +120,7 @@ impl Default for Knobs {
             capacity: None,
             registers: None,
             taken: None,
+            sampled: false,
         }
     }
 }
@@ -146,6 +151,7 @@ pub(super) struct Plan {
     pub cx: OpContext,
     pub capacity: u64,
     pub registers: u32,
+    pub sampled: bool,
 }
 
 impl Knobs {
@@ -257,6 +263,7 @@ impl Knobs {
             cx,
             capacity,
             registers,
+            sampled: self.sampled,
         })
     }
 

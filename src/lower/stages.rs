@@ -475,9 +475,13 @@ impl Emit<'_> {
             vec![slots],
             None,
         )?;
-        if let Some(ValueId(at)) = stage.output {
-            self.edges[at] = Some(Edge { buffer: best, counter: None });
-        }
+        // Whoever draws needs all logits; the boundary needs the best keys alone.
+        let drawn = match self.plan.sampled {
+            true => {
+                Some(Edge { buffer: logits, counter: Some(self.build.counter("logits".into())?) })
+            }
+            false => None,
+        };
         for (slot, (sm, rows)) in parts.into_iter().enumerate() {
             let op = Op::NormLmHead(NormLmHead {
                 hidden: self.s.hidden,
@@ -492,12 +496,38 @@ impl Emit<'_> {
                 reads: &[edge.buffer, norm],
                 writes: &[logits, best],
                 input,
-                output: None,
+                output: drawn,
                 weight: Some((weight, Phase::Head)),
             };
             self.build.instruction(sm, op, links)?;
         }
+        let chosen = match drawn {
+            Some(logits) => self.sample(logits)?,
+            None => best,
+        };
+        if let Some(ValueId(at)) = stage.output {
+            self.edges[at] = Some(Edge { buffer: chosen, counter: None });
+        }
         Ok(())
+    }
+
+    /// The draw of the next token, on the last SM. Gives the buffer of the one key it leaves.
+    fn sample(&mut self, logits: Edge) -> Result<BufferId, LowerError> {
+        let vocab = self.s.vocab;
+        let mut buffer = |name: &str, kind, dtype, n| {
+            self.build.buffer(name.into(), kind, BufferSync::Plain, dtype, vec![n], None)
+        };
+        let settings = buffer("settings", BufferKind::Constant, DType::U32, SETTINGS_WORDS)?;
+        let scores = buffer("scores", BufferKind::Activation, DType::F32, vocab)?;
+        let choice = buffer("choice", BufferKind::Activation, DType::Key, 1)?;
+        let links = Links {
+            reads: &[logits.buffer, self.globals.tokens, settings],
+            writes: &[scores, choice],
+            input: Some(logits),
+            ..Links::default()
+        };
+        self.build.instruction(self.plan.grid - 1, Op::Sample(Sample { vocab }), links)?;
+        Ok(choice)
     }
 
     fn boundary(&mut self, input: Option<Edge>) -> Result<(), LowerError> {

@@ -76,6 +76,7 @@ fn color(op: &str) -> &'static str {
         "linear_residual" => "#59a14f",
         "norm_gate_up" => "#f28e2b",
         "norm_lm_head" => "#76b7b2",
+        "sample" => "#edc948",
         "boundary" => "#9c755f",
         _ => "#bab0ac",
     }

@@ -39,6 +39,7 @@ mod schedule;
 
 use std::sync::Arc;
 
+use amk_models::sampling::Settings;
 use amk_schedule_ir::{Buffer, BufferId, BufferKind, Program};
 
 pub use data::{Data, DataError};
@@ -66,6 +67,8 @@ pub struct Options {
     pub max_faults: usize,
     /// Token ids at which the boundary stops the launch.
     pub eos: Vec<u32>,
+    /// How tokens are drawn by a program that draws them: what the host puts into its settings buffer.
+    pub settings: Settings,
     /// Keep the values of output buffers after every step.
     pub keep_outputs: bool,
     /// Epochs used by launches before the first.
@@ -82,6 +85,7 @@ impl Default for Options {
             fine: None,
             max_faults: 64,
             eos: Vec::new(),
+            settings: Settings::default(),
             keep_outputs: false,
             epoch_base: 0,
             leftover_epoch: None,
@@ -94,7 +98,7 @@ impl Default for Options {
 pub struct StepResult {
     /// First position of the step.
     pub pos: u64,
-    /// The argmax at the boundary, also where a prompt token takes its place; `None` without values.
+    /// The id chosen at the boundary, also where a prompt token takes its place; `None` without values.
     pub token: Option<u32>,
     /// Output buffers after the step, if they are kept.
     pub outputs: Option<Vec<(BufferId, Values)>>,

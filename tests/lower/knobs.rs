@@ -72,6 +72,10 @@ fn every_knob_changes_the_program() {
         }
         assert_ne!(body(&knobs), text, "{name} changes nothing");
     }
+    // What is no choice of the search, and is not said where it is not asked for.
+    let drawn = Knobs { sampled: true, ..base.clone() };
+    assert_ne!(body(&drawn), text, "sampled changes nothing");
+    assert!(serde_json::from_str::<Knobs>(r#"{"sampled": true}"#).unwrap().sampled);
 }
 
 #[test]

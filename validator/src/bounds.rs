@@ -7,7 +7,7 @@
 //! - Packet regions are the same at every position, so that each word is written in every step or in none, and
 //!   start and end on whole 64-bit words, or at the end of a row.
 //! - Every element of a `local` buffer is touched by one SM only in a step, and not by the boundary.
-//! - An LM head chooses among no more ids than every embedding table that tokens index has rows.
+//! - An LM head and a draw choose among no more ids than every embedding table that tokens index has rows.
 
 use amk_schedule_ir::text::{print_access, print_bound};
 use amk_schedule_ir::{
@@ -140,7 +140,7 @@ fn fixed(place: Place, who: &dyn Fn() -> String, buffer: &Buffer, a: &Access, fa
     );
 }
 
-/// Ids that a head can choose are rows of every table.
+/// Ids that a head or a draw can choose are rows of every table.
 fn vocabulary(p: &Program, faults: &mut Faults) {
     let tables = p.instructions.iter().filter_map(|x| match &x.op {
         Op::Embed(op) => Some((op.vocab, x.id)),
@@ -149,21 +149,24 @@ fn vocabulary(p: &Program, faults: &mut Faults) {
     });
     let Some((rows, by)) = tables.min() else { return };
     for (i, x) in p.instructions.iter().enumerate() {
-        if let Op::NormLmHead(op) = &x.op
-            && op.vocab > rows
-        {
+        let vocab = match &x.op {
+            Op::NormLmHead(op) => op.vocab,
+            Op::Sample(op) => op.vocab,
+            _ => continue,
+        };
+        if vocab > rows {
             faults.push(
                 Fault::new(
                     Invariant::B,
                     Place::Instruction(i),
                     format!(
-                        "instr {i} (norm_lm_head) chooses among {} ids, but the embedding table of {by} has {rows} rows; a head has at most as many",
-                        op.vocab
+                        "instr {i} ({}) chooses among {vocab} ids, but the embedding table of {by} has {rows} rows; it chooses among at most as many",
+                        x.op.name()
                     ),
                 )
                 .witness(Witness::Range {
                     buffer: "the embedding table".to_owned(),
-                    elements: format!("rows {rows}..{}", op.vocab),
+                    elements: format!("rows {rows}..{vocab}"),
                 }),
             );
         }

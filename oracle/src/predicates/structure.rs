@@ -24,13 +24,17 @@ pub(super) fn check(p: &Program, out: &mut Breaches) {
     vocabulary(p, out);
 }
 
-/// Every id that a head can choose is a row of each table that ids index.
+/// Every id that a head or a draw can choose is a row of each table that ids index.
 fn vocabulary(p: &Program, out: &mut Breaches) {
     for (i, x) in p.instructions.iter().enumerate() {
-        let Op::NormLmHead(head) = &x.op else { continue };
+        let ids = match &x.op {
+            Op::NormLmHead(op) => op.vocab,
+            Op::Sample(op) => op.vocab,
+            _ => continue,
+        };
         let known = p.instructions.iter().all(|y| match &y.op {
-            Op::Embed(op) => op.vocab >= head.vocab,
-            Op::NormQkv(op) if op.source == Source::Embedding => op.vocab >= head.vocab,
+            Op::Embed(op) => op.vocab >= ids,
+            Op::NormQkv(op) if op.source == Source::Embedding => op.vocab >= ids,
             _ => true,
         });
         out.demand(known, B, "vocabulary", || format!("instr {i}"));

@@ -9,6 +9,7 @@ mod linear;
 mod merge;
 mod opaque;
 mod params;
+mod sample;
 
 use serde::{Deserialize, Serialize};
 
@@ -19,6 +20,7 @@ pub use linear::{LinearResidual, NormGateUp, NormLmHead, NormQkv};
 pub use merge::AttentionMerge;
 pub use opaque::Opaque;
 pub use params::{Param, ParamError, Rows, Source};
+pub use sample::{SETTINGS_WORDS, Sample};
 
 use crate::program::{Area, BufferKind, DType, Resources};
 use crate::region::Region;
@@ -134,6 +136,8 @@ ops! {
     NormGateUp(NormGateUp) = "norm_gate_up",
     /// RMSNorm, LM head, logits and the argmax of these rows.
     NormLmHead(NormLmHead) = "norm_lm_head",
+    /// The next token, drawn from the logits.
+    Sample(Sample) = "sample",
     /// This SM's arrival at the step boundary.
     Boundary(BoundaryArrive) = "boundary",
     /// An op of unknown maths that touches what it declares; judged, never compiled.

@@ -141,6 +141,7 @@ fn constant(p: &mut Program, rng: &mut Rng) -> Option<()> {
         Op::AttentionMerge(o) => o.splits = 0,
         Op::LinearResidual(o) => o.rows.hi = o.rows.lo,
         Op::Embed(o) => o.rows.hi = o.rows.lo,
+        Op::Sample(o) => o.vocab = 0,
         Op::Opaque(o) => o.tag = rng.pick(&[0, 1 << 32]),
         Op::Boundary(_) => return None,
     }

@@ -291,6 +291,7 @@ impl<'a> Machine<'a> {
                         weight: self.weight(sm, id),
                         pos: self.pos(step),
                         tokens: self.plan.program.tokens as usize,
+                        settings: self.options.settings,
                     };
                     let op = instr.op.name();
                     op::run(instr, &cx).map_err(|what| VmFault::Maths {

@@ -9,10 +9,12 @@ mod merge;
 mod norm_gate_up;
 mod norm_lm_head;
 mod norm_qkv;
+mod sample;
 
 use std::borrow::Cow;
 use std::ops::Range;
 
+use amk_models::sampling::Settings;
 use amk_schedule_ir::{BufferId, Instruction, Op, Scalar};
 
 use super::data::Data;
@@ -37,6 +39,8 @@ pub(crate) struct Maths<'a> {
     pub pos: u64,
     /// Positions of the step.
     pub tokens: usize,
+    /// How the launch draws tokens, where its program draws.
+    pub settings: Settings,
 }
 
 /// Why an op could not be computed, as a sentence.
@@ -188,6 +192,7 @@ pub(crate) fn run(instruction: &Instruction, cx: &Maths<'_>) -> Outcome {
         Op::LinearResidual(op) => linear_residual::run(op, cx),
         Op::NormGateUp(op) => norm_gate_up::run(op, cx),
         Op::NormLmHead(op) => norm_lm_head::run(op, cx),
+        Op::Sample(op) => sample::run(op, cx),
         Op::Boundary(_) => Ok(Vec::new()),
         Op::Opaque(_) => Err("its maths is not known; run the program without data".to_owned()),
     }

@@ -1,10 +1,13 @@
 //! Choosing a token from logits: greedily or at random, and the probabilities of a choice.
 //!
-//! The steps and their order are those of HuggingFace's `generate`: repetition penalty, temperature, top-k, top-p,
-//! min-p. All arithmetic is float64, so that the distribution is exact to what the logits are. The generator is
-//! SplitMix64; one number of it is drawn per token, so the same seed gives the same tokens on every machine.
+//! `rule.rs` is the rule itself, one for all executors; `philox.rs` its generator. What is drawn depends on seed and
+//! position alone, not on what was drawn before, so the same seed gives the same tokens on every machine.
 
-use crate::reference::greedy;
+mod philox;
+mod rule;
+
+pub use rule::{Candidate, SETTINGS_WORDS, Settings};
+
 use serde::Serialize;
 
 /// How tokens are drawn. The default draws nothing: it is greedy.
@@ -56,7 +59,7 @@ impl Sampling {
     /// The first such setting.
     pub fn check(&self) -> Result<(), SamplingError> {
         let bad = |name, value: String, expected| Err(SamplingError { name, value, expected });
-        if !(self.temperature.is_finite() && self.temperature >= 0.0) {
+        if !((self.temperature as f32).is_finite() && self.temperature >= 0.0) {
             return bad("temperature", self.temperature.to_string(), "0 (greedy) or more");
         }
         if self.top_k == Some(0) {
@@ -68,7 +71,8 @@ impl Sampling {
         if let Some(p) = self.min_p.filter(|p| !(*p >= 0.0 && *p <= 1.0)) {
             return bad("min-p", p.to_string(), "0 to 1");
         }
-        if !(self.repetition_penalty.is_finite() && self.repetition_penalty > 0.0) {
+        let penalty = self.repetition_penalty as f32;
+        if !(penalty.is_finite() && penalty > 0.0) {
             let value = self.repetition_penalty.to_string();
             return bad("repetition penalty", value, "more than 0 (1 for none)");
         }
@@ -80,120 +84,72 @@ impl Sampling {
         self.temperature == 0.0
     }
 
-    /// The tokens that may follow `context` (prompt and generated tokens) and their probabilities, best first, the
-    /// lower id first among equals. With temperature 0 that is one token. None if a logit is NaN or there is none.
+    /// What the rule takes. Call only after [`Sampling::check`] has passed.
+    pub fn settings(&self) -> Settings {
+        let fraction =
+            |p: f64| (p * 4_294_967_296.0).round().clamp(1.0, f64::from(u32::MAX)) as u32;
+        Settings {
+            temperature: self.temperature as f32,
+            penalty: self.repetition_penalty as f32,
+            top_k: self.top_k.map_or(0, |k| u32::try_from(k).unwrap_or(u32::MAX)),
+            top_p: self.top_p.filter(|p| *p < 1.0).map_or(0, fraction),
+            min_p: self.min_p.map_or(f32::NEG_INFINITY, |p| p.ln() as f32),
+            seed: self.seed,
+        }
+    }
+
+    /// The tokens that may follow `context` (prompt and generated tokens) and their probabilities in float64, best
+    /// first, the lower id first among equals. With temperature 0 that is one token. None if a logit is NaN or there
+    /// is none.
     pub fn distribution(&self, logits: &[f32], context: &[u32]) -> Option<Vec<(u32, f64)>> {
-        let scores = self.penalised(logits, context);
-        if self.is_greedy() {
-            return Some(vec![(greedy(&scores)?, 1.0)]);
-        }
-        if scores.is_empty() || scores.iter().any(|l| l.is_nan()) {
-            return None;
-        }
-        let mut kept: Vec<(u32, f64)> = (0u32..)
-            .zip(&scores)
-            .map(|(id, l)| (id, f64::from(*l) / self.temperature))
-            .filter(|(_, l)| *l > f64::NEG_INFINITY)
-            .collect();
+        let settings = self.settings();
+        let scores = settings.scores(logits, context);
+        let mut kept = settings.candidates(&scores)?;
+        kept.retain(|c| c.weight > 0.0);
         // Stable, so that equals stay in the order of their ids.
-        kept.sort_by(|a, b| b.1.total_cmp(&a.1));
-        if kept.is_empty() {
-            // Every logit is minus infinity: nothing tells the tokens apart.
-            return Some(vec![(0, 1.0)]);
-        }
-        kept.truncate(self.top_k.unwrap_or(usize::MAX));
-        normalise(&mut kept);
-        if let Some(top_p) = self.top_p {
-            let mut sum = 0.0;
-            let enough = kept.iter().position(|(_, p)| {
-                sum += p;
-                sum >= top_p
-            });
-            kept.truncate(enough.map_or(kept.len(), |n| n + 1));
-        }
-        if let Some(min_p) = self.min_p {
-            let least = min_p * kept[0].1;
-            kept.retain(|(_, p)| *p >= least);
-        }
-        let total: f64 = kept.iter().map(|(_, p)| p).sum();
-        kept.iter_mut().for_each(|(_, p)| *p /= total);
-        Some(kept)
+        kept.sort_by(|a, b| b.below.total_cmp(&a.below));
+        let weights: Vec<f64> = kept.iter().map(|c| f64::from(c.below).exp()).collect();
+        let total: f64 = weights.iter().sum();
+        Some(kept.iter().zip(weights).map(|(c, w)| (c.id, w / total)).collect())
     }
-
-    fn penalised(&self, logits: &[f32], context: &[u32]) -> Vec<f32> {
-        let mut scores = logits.to_vec();
-        if self.repetition_penalty != 1.0 {
-            let penalty = self.repetition_penalty as f32;
-            let mut seen: Vec<u32> = context.to_vec();
-            seen.sort_unstable();
-            seen.dedup();
-            for id in seen {
-                if let Some(l) = scores.get_mut(id as usize) {
-                    *l = if *l < 0.0 { *l * penalty } else { *l / penalty };
-                }
-            }
-        }
-        scores
-    }
-}
-
-/// Logits to probabilities; the greatest logit comes first.
-fn normalise(kept: &mut [(u32, f64)]) {
-    let best = kept.first().map_or(0.0, |k| k.1);
-    // Several infinities share everything.
-    let weight = |l: f64| if l == best { 1.0 } else { (l - best).exp() };
-    let total: f64 = kept.iter().map(|(_, l)| weight(*l)).sum();
-    kept.iter_mut().for_each(|(_, l)| *l = weight(*l) / total);
 }
 
 /// Draws tokens.
 #[derive(Debug, Clone)]
 pub struct Sampler {
     sampling: Sampling,
-    state: u64,
+    settings: Settings,
 }
 
 impl Sampler {
-    /// A sampler at the beginning of its seed's numbers.
+    /// A sampler of these settings.
     ///
     /// # Errors
     /// A setting is out of range.
     pub fn new(sampling: Sampling) -> Result<Self, SamplingError> {
         sampling.check()?;
-        Ok(Self { state: sampling.seed, sampling })
+        Ok(Self { settings: sampling.settings(), sampling })
     }
 
     /// The sampler that always takes the best token.
     pub fn greedy() -> Self {
-        Self { state: 0, sampling: Sampling::default() }
+        Self { settings: Settings::default(), sampling: Sampling::default() }
     }
 
-    /// The settings.
+    /// The settings, as they were given.
     pub fn sampling(&self) -> &Sampling {
         &self.sampling
     }
 
-    /// The next token after `context`; none if a logit is NaN or there is none.
-    pub fn pick(&mut self, logits: &[f32], context: &[u32]) -> Option<u32> {
-        let kept = self.sampling.distribution(logits, context)?;
-        let mut left = if self.sampling.is_greedy() { 0.0 } else { self.uniform() };
-        for (id, p) in &kept {
-            if left < *p {
-                return Some(*id);
-            }
-            left -= p;
-        }
-        // Rounding of the sum.
-        kept.last().map(|(id, _)| *id)
+    /// The settings, as the rule takes them.
+    pub fn settings(&self) -> Settings {
+        self.settings
     }
 
-    /// A number in [0, 1): SplitMix64.
-    fn uniform(&mut self) -> f64 {
-        self.state = self.state.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.state;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        ((z ^ (z >> 31)) >> 11) as f64 * (1.0 / (1u64 << 53) as f64)
+    /// The token after `context`, which holds all tokens before it; none if a logit is NaN or there is none.
+    pub fn pick(&self, logits: &[f32], context: &[u32]) -> Option<u32> {
+        let scores = self.settings.scores(logits, context);
+        self.settings.choose(&scores, context.len() as u64)
     }
 }
 
@@ -240,7 +196,7 @@ mod tests {
 
     #[test]
     fn greedy_takes_the_best_and_the_lowest_of_equals() {
-        let mut sampler = Sampler::new(Sampling::default()).unwrap();
+        let sampler = Sampler::new(Sampling::default()).unwrap();
         assert_eq!(sampler.pick(&LOGITS, &[]), Some(1));
         assert_eq!(sampler.pick(&[0.5, 2.0, 2.0], &[]), Some(1));
         assert_eq!(sampler.pick(&[0.5, f32::NAN], &[]), None);
@@ -269,8 +225,8 @@ mod tests {
 
     #[test]
     fn repetition_is_penalised_once_whatever_the_sign() {
-        let s = with(|s| s.repetition_penalty = 2.0);
-        assert_eq!(s.penalised(&LOGITS, &[1, 1, 3, 99])[..4], [1.0, 1.5, 2.5, -2.0]);
+        let s = with(|s| s.repetition_penalty = 2.0).settings();
+        assert_eq!(s.scores(&LOGITS, &[1, 1, 3, 99])[..4], [1.0, 1.5, 2.5, -2.0]);
         let greedy = Sampling { repetition_penalty: 2.0, ..Sampling::default() };
         assert_eq!(greedy.distribution(&LOGITS, &[1]).unwrap(), [(2, 1.0)]);
     }
@@ -278,8 +234,8 @@ mod tests {
     #[test]
     fn the_same_seed_draws_the_same_and_another_one_does_not() {
         let draw = |seed| {
-            let mut s = Sampler::new(with(|s| s.seed = seed)).unwrap();
-            (0..40).map(|_| s.pick(&LOGITS, &[]).unwrap()).collect::<Vec<_>>()
+            let s = Sampler::new(with(|s| s.seed = seed)).unwrap();
+            (0..40).map(|n| s.pick(&LOGITS, &[0; 40][..n]).unwrap()).collect::<Vec<_>>()
         };
         assert_eq!(draw(7), draw(7));
         assert_ne!(draw(7), draw(8));
@@ -298,11 +254,12 @@ mod tests {
         for (i, sampling) in settings.into_iter().enumerate() {
             let sampling = Sampling { seed: 1000 + i as u64, ..sampling };
             let expected = sampling.distribution(&LOGITS, &[1, 6]).unwrap();
-            let mut sampler = Sampler::new(sampling).unwrap();
-            let n = 200_000;
+            let settings = sampling.settings();
+            let scores = settings.scores(&LOGITS, &[1, 6]);
+            let n = 200_000u32;
             let mut counts = [0u32; LOGITS.len()];
-            for _ in 0..n {
-                counts[sampler.pick(&LOGITS, &[1, 6]).unwrap() as usize] += 1;
+            for position in 0..n {
+                counts[settings.choose(&scores, position.into()).unwrap() as usize] += 1;
             }
             let square: f64 = expected
                 .iter()
@@ -311,7 +268,7 @@ mod tests {
                     (f64::from(counts[*id as usize]) - e).powi(2) / e
                 })
                 .sum();
-            assert_eq!(expected.iter().map(|(id, _)| counts[*id as usize]).sum::<u32>(), n as u32);
+            assert_eq!(expected.iter().map(|(id, _)| counts[*id as usize]).sum::<u32>(), n);
             // The 0.9999 quantile of chi-square with 7 degrees of freedom is 29.9; fewer degrees have smaller ones.
             assert!(square < 29.9, "setting {i}: {square}");
         }
