@@ -4,7 +4,7 @@
 use super::events::is_synchronisation;
 
 /// Starts of the names of templates that may hold raw synchronisation.
-const SYNCHRONISES: [&str; 3] = ["sync/ptx.", "ring/ptx_", "host/"];
+const SYNCHRONISES: [&str; 3] = ["sync/ptx", "ring/ptx_", "host/"];
 /// The template that may hold assembly of other kinds.
 const RAW: &str = "arch/cuda.";
 /// Starts of names by which CUDA C++ orders memory or waits without assembly.
@@ -34,7 +34,7 @@ const NAMES: [&str; 20] = [
 /// Raw synchronisation or assembly where it must not be.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "templates/{template} line {line}: {what}; raw synchronisation belongs into templates/sync/ptx or templates/ring/ptx_*"
+    "templates/{template} line {line}: {what}; raw synchronisation belongs into templates/sync/ptx* or templates/ring/ptx_*"
 )]
 pub struct TextFault {
     pub template: String,
