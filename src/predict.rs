@@ -9,6 +9,7 @@ use amk_schedule_ir::program::Program;
 use petgraph::graph::DiGraph;
 use serde::Serialize;
 
+use crate::codegen::RenderOptions;
 use crate::graph::{StageEdge, StageNode};
 
 /// Predicted times of a stage within its step, microseconds.
@@ -39,7 +40,12 @@ pub(crate) fn predict(
         bytes += read;
     }
     let read_us = bytes / total_rate;
-    let options = Options { position: program.bucket.last, steps: 1, stamps: true };
+    let options = Options {
+        position: program.bucket.last,
+        steps: 1,
+        stamps: true,
+        taken: RenderOptions::MOST_TAKEN,
+    };
     let calibration = Calibration::for_target(target);
     let Ok(simulation) = simulate(program, target, &calibration, options) else {
         return (read_us, read_us);

@@ -176,8 +176,9 @@ pub trait CostModel: Send + Sync {
     /// Name and version; part of every prediction.
     fn name(&self) -> &str;
 
-    /// Time of one step at `position`, which lies in the program's bucket.
-    fn predict(&self, program: &Program, target: &Target, position: u64) -> Prediction;
+    /// Time of one step at `position`, which lies in the program's bucket, by a kernel whose warps take up to `taken`
+    /// chunks into registers while they wait for their input.
+    fn predict(&self, program: &Program, target: &Target, position: u64, taken: u32) -> Prediction;
 }
 
 /// Counts of trials by what came of them.

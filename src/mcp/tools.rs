@@ -372,7 +372,7 @@ fn trace_summary(session: &Session, json: Json) -> Answer {
     let point = session.complete(&knobs, "knobs")?;
     let s = &session.subject;
     let made = s.make(&point, &*cost_model()).map_err(refused)?;
-    let options = Options { position: s.position, steps: 1, stamps: true };
+    let options = Options { position: s.position, steps: 1, stamps: true, taken: made.taken };
     let calibration = session.simulated.calibration();
     let simulation = simulate(&made.program, &s.target, calibration, options).map_err(|e| {
         one("simulation", e.to_string(), "report it: the validator accepted this schedule")

@@ -118,7 +118,7 @@ pub fn space(subject: &Subject) -> Space {
 
 /// A named start. `default` leaves everything to the lowering. `naive` is what one writes first: tiles dealt out to the SMs
 /// in one order, neighbouring attention units side by side with all heads of a group, a counter on every edge, as much in
-/// flight as the ring holds, no split of the past.
+/// flight as the ring holds, nothing taken into registers, no split of the past.
 pub fn preset(name: &str, space: &Space) -> Option<Point> {
     let point = space.default_point();
     let naive = || {
@@ -128,7 +128,7 @@ pub fn preset(name: &str, space: &Space) -> Option<Point> {
                 name if name.starts_with("edges.") => Value::word("counter"),
                 name if name.starts_with("windows.") => Value::Int(SLOTS),
                 "splits" | "unit_stride" => Value::Int(1),
-                "rotation" => Value::Int(0),
+                "rotation" | "taken" => Value::Int(0),
                 "q_heads_per_unit" => {
                     knob.domain.at(knob.domain.len().saturating_sub(1)).unwrap_or_default()
                 }

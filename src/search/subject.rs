@@ -44,6 +44,8 @@ pub struct Subject {
 pub struct Made {
     pub program: Validated<Program>,
     pub prepared: Prepared,
+    /// Chunks its kernel takes into registers while warps wait for their input.
+    pub taken: u32,
 }
 
 impl Subject {
@@ -142,7 +144,7 @@ impl Subject {
         render(&program, &self.target, options).map_err(render_error)?;
         let packed = tables(&program).map_err(render_error)?.weight_bytes;
         let bytes = packed + cache_bytes(&program, self.position);
-        let mut prediction = cost.predict(&program, &self.target, self.position);
+        let mut prediction = cost.predict(&program, &self.target, self.position, options.taken);
         prediction.floor_us = prediction.floor_us.max(self.floor_us(bytes));
         prediction.us = prediction.us.max(prediction.floor_us);
         let program_hash = hex(&program.hash());
@@ -152,7 +154,7 @@ impl Subject {
             bytes,
             prediction,
         };
-        Ok(Made { program, prepared })
+        Ok(Made { program, prepared, taken: options.taken })
     }
 
     /// Reading `bytes` at the target's bandwidth, microseconds.

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
+use amk::codegen::RenderOptions;
 use amk::lower::{Knobs, Mode, Windows};
 use amk::search::knobs_of;
 use amk_autoresearch::CostModel;
@@ -23,7 +24,7 @@ fn json(relative: &str) -> Json {
 }
 
 fn run(p: &Program, c: &Calibration, position: u64, stamps: bool) -> Simulation {
-    simulate(p, &h200(), c, Options { position, steps: 1, stamps }).unwrap()
+    simulate(p, &h200(), c, Options { position, steps: 1, stamps, taken: 0 }).unwrap()
 }
 
 fn stage<'a>(stages: &'a [StageTimes], label: &str) -> &'a StageTimes {
@@ -121,8 +122,10 @@ fn pairs() -> Vec<(String, f64, f64)> {
     let pair = |r: &amk_autoresearch::cost::Measured| {
         let shape = shapes.entry(r.shape.clone()).or_insert_with(|| shape(&r.shape));
         let mode = if r.mode == "f32" { Mode::F32 } else { Mode::Bf16 };
-        let p = program(shape, &knobs_of(&r.knobs).unwrap(), r.position, mode);
-        let predicted = model.predict(&p, &h200(), r.position);
+        let knobs = knobs_of(&r.knobs).unwrap();
+        let p = program(shape, &knobs, r.position, mode);
+        let taken = knobs.render_options(RenderOptions::default()).taken;
+        let predicted = model.predict(&p, &h200(), r.position, taken);
         assert!(predicted.us >= predicted.floor_us);
         (format!("{} {}", r.shape, r.kernel), predicted.us, r.us)
     };
@@ -192,7 +195,7 @@ fn a_prediction_is_quick() {
     let p = program(&shape("llama-3.2-1b"), &Knobs::default(), 16, Mode::Bf16);
     let begun = Instant::now();
     for _ in 0..3 {
-        model.predict(&p, &target, 16);
+        model.predict(&p, &target, 16, 0);
     }
     let each = begun.elapsed() / 3;
     println!("{each:?} for the Llama-3.2-1B shape");

@@ -10,7 +10,7 @@ use amk_schedule_ir::program::{
 use amk_schedule_ir::{BufferId, CounterId, TILE_GROUP, Target};
 use serde::Serialize;
 
-use super::{Calibration, CostError, OpCost};
+use super::{Calibration, CostError, OpCost, Options};
 
 /// Most chunks of a step that are simulated.
 const MAX_CHUNKS: u64 = 20_000_000;
@@ -49,8 +49,9 @@ pub(super) struct Step {
     pub needs: u32,
     /// (latch, amount) it contributes to when it ends.
     pub feeds: Vec<(u32, u64)>,
-    /// Chunks it consumes.
+    /// Chunks it consumes, and how many of them it takes into registers while it waits.
     pub chunks: u32,
+    pub takes: u32,
     /// Published bytes it reads.
     pub input_bytes: f64,
     /// SMs that read the same.
@@ -118,6 +119,7 @@ type Wanted = HashMap<(BufferId, u32), Vec<(Rect, u32)>>;
 struct Builder<'a> {
     program: &'a Program,
     position: u64,
+    taken: u32,
     calibration: &'a Calibration,
     latches: Vec<Latch>,
     wanted: Wanted,
@@ -131,11 +133,13 @@ impl Layout {
         program: &Program,
         target: &Target,
         calibration: &Calibration,
-        position: u64,
+        options: Options,
     ) -> Result<Layout, CostError> {
+        let position = options.position;
         let mut b = Builder {
             program,
             position,
+            taken: options.taken,
             calibration,
             latches: Vec::new(),
             wanted: HashMap::new(),
@@ -216,10 +220,29 @@ impl Builder<'_> {
                 })?,
                 None => 0,
             };
+            let takes = i
+                .run
+                .and_then(|run| sm.stream.get(run.index()))
+                .is_some_and(|run| self.takes(&run.source));
             let step = self.step(s as u32, place as u32, i, chunks);
-            queue.push(step);
+            queue.push(Step { takes: if takes { self.taken.min(chunks) } else { 0 }, ..step });
         }
         Ok(SmPlan { queue, chunks, runs })
+    }
+
+    /// Whether chunks of a run can be taken into registers: each is a part of a tile, the same for every warp and small
+    /// (`Geometry` of the kernel's template of matrix products).
+    fn takes(&self, source: &RunSource) -> bool {
+        let RunSource::Weight { buffer, blocks, .. } = source else { return false };
+        let total = self.program.buffer(*buffer).and_then(weight_blocks).unwrap_or(0);
+        let (blocks, warps) =
+            (u64::from(*blocks), u64::from(self.program.resources.consumer_warps));
+        blocks < total
+            && warps > 0
+            && total.is_multiple_of(blocks.max(1))
+            && blocks.is_multiple_of(warps)
+            && blocks / warps <= 4
+            && self.program.tokens <= 8
     }
 
     /// Appends the bytes of a run's chunks; returns its gate. `None`: it has none, or there are too many.
@@ -334,6 +357,7 @@ impl Builder<'_> {
             needs: needs.len() as u32,
             feeds: Vec::new(),
             chunks,
+            takes: 0,
             input_bytes,
             sharers: 1.0,
             kv_bytes,

@@ -3,7 +3,8 @@
 //! An SM's producer issues the chunks of its stream in order. A chunk waits for a free slot of the ring and for room in
 //! the window of its run, then for its turn at the memory, one queue that all SMs share, and lands a latency later.
 //! An SM's consumers run their queue in order: they reach an instruction, wait until what it reads was published and
-//! has arrived, read it, multiply chunk by chunk as the chunks land, and publish. A packet is there one hop after it
+//! has arrived, read it, multiply chunk by chunk as the chunks land, and publish. While they wait they take the first
+//! chunks into registers, where the kernel is made so, and free their slots. A packet is there one hop after it
 //! was published, a counter's data two. A hop queues behind the weights in flight, so it takes longer the more of them
 //! there are, and a reader waits for the last of its writers. One boundary ends the step.
 //!
@@ -54,7 +55,7 @@ pub struct Simulated {
 impl Simulated {
     /// With these parameters.
     pub fn new(calibration: Calibration) -> Simulated {
-        let name = format!("simulation 1, {}", calibration.name);
+        let name = format!("simulation 2, {}", calibration.name);
         Simulated { calibration, name }
     }
 
@@ -78,11 +79,11 @@ pub struct Shipped;
 
 impl CostModel for Shipped {
     fn name(&self) -> &str {
-        "simulation 1"
+        "simulation 2"
     }
 
-    fn predict(&self, program: &Program, target: &Target, position: u64) -> Prediction {
-        Simulated::for_target(target).predict(program, target, position)
+    fn predict(&self, program: &Program, target: &Target, position: u64, taken: u32) -> Prediction {
+        Simulated::for_target(target).predict(program, target, position, taken)
     }
 }
 
@@ -91,8 +92,8 @@ impl CostModel for Simulated {
         &self.name
     }
 
-    fn predict(&self, program: &Program, target: &Target, position: u64) -> Prediction {
-        let options = Options { position, steps: 1, stamps: false };
+    fn predict(&self, program: &Program, target: &Target, position: u64, taken: u32) -> Prediction {
+        let options = Options { position, steps: 1, stamps: false, taken };
         let tokens = f64::from(program.tokens.max(1));
         let (us, floor_us) = match simulate(program, target, &self.calibration, options) {
             Ok(s) => (s.launch_us / tokens, s.floor.us() / tokens),

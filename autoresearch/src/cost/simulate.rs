@@ -18,6 +18,8 @@ pub struct Options {
     pub steps: u32,
     /// Keep the stamps of the last step.
     pub stamps: bool,
+    /// Most chunks that warps take into registers while they wait for their input.
+    pub taken: u32,
 }
 
 /// One instruction on one SM in the last step, microseconds since the launch.
@@ -58,7 +60,7 @@ pub fn simulate(
     calibration: &Calibration,
     options: Options,
 ) -> Result<Simulation, CostError> {
-    let layout = Layout::new(program, target, calibration, options.position)?;
+    let layout = Layout::new(program, target, calibration, options)?;
     let mut run = Run::new(&layout, target, calibration, options);
     let end = run.launch()?;
     let launch_us = (end / 1e3).max(layout.floor.us());
@@ -110,6 +112,10 @@ struct Sm {
     place: usize,
     left: u32,
     chunk: usize,
+    /// Chunks of the instruction in registers, when the last of them was there, and what multiplying them takes.
+    took: u32,
+    held: f64,
+    owed: f64,
     /// The instruction that was reached has all it reads.
     running: bool,
     begin: f64,
@@ -160,6 +166,9 @@ impl<'a> Run<'a> {
             place: 0,
             left: 0,
             chunk: 0,
+            took: 0,
+            held: 0.0,
+            owed: 0.0,
             running: false,
             begin: 0.0,
             ready: 0.0,
@@ -268,9 +277,34 @@ impl<'a> Run<'a> {
         if self.sms[s].place == plan.queue.len() {
             return;
         }
-        self.sms[s].begin = at;
+        let sm = &mut self.sms[s];
+        (sm.begin, sm.took, sm.held, sm.owed) = (at, 0, 0.0, 0.0);
+        self.take(s, now);
         if self.waits[s][self.sms[s].place].0 == 0 {
             self.start(s, now);
+        }
+    }
+
+    /// Takes what has landed or is known to land into registers: its slots are free before the input is there.
+    fn take(&mut self, s: usize, now: f64) {
+        let plan = &self.layout.sms[s];
+        let sm = &mut self.sms[s];
+        let Some(step) = plan.queue.get(sm.place) else { return };
+        let slots = self.layout.ring_slots;
+        let before = sm.consumed;
+        while sm.took < step.takes && sm.consumed < sm.issued {
+            let slot = sm.consumed % slots;
+            let bytes = f64::from(plan.chunks.get(sm.chunk).copied().unwrap_or(0));
+            let at = sm.landed[slot].max(sm.begin);
+            sm.released[slot] = at;
+            sm.held = sm.held.max(at);
+            sm.owed += bytes * step.byte_ns;
+            sm.consumed += 1;
+            sm.chunk += 1;
+            sm.took += 1;
+        }
+        if sm.parked && sm.consumed > before {
+            self.schedule_issue(s, now);
         }
     }
 
@@ -294,8 +328,8 @@ impl<'a> Run<'a> {
             ready += c.load_ns + step.input_bytes / rate + queue;
         }
         sm.ready = ready.max(kv);
-        sm.time = sm.ready + step.before_ns;
-        sm.left = step.chunks;
+        sm.time = (sm.ready + step.before_ns).max(sm.held) + sm.owed;
+        sm.left = step.chunks - sm.took;
         sm.running = true;
         if step.boundary {
             self.arrived += 1;
@@ -387,8 +421,10 @@ impl<'a> Run<'a> {
         sm.landed[u % slots] = self.memory.max(sm.link) + sm.latency;
         sm.issued += 1;
         sm.next += 1;
-        if sm.running && sm.left > 0 {
-            self.consume(s, now);
+        match sm.running {
+            true if sm.left > 0 => self.consume(s, now),
+            true => {}
+            false => self.take(s, now),
         }
         self.schedule_issue(s, now);
     }

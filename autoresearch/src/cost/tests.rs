@@ -224,7 +224,7 @@ fn drawn(rng: &mut Rng) -> Calibration {
 }
 
 fn us(p: &Program, t: &Target, c: &Calibration) -> f64 {
-    let options = Options { position: 500, steps: 1, stamps: false };
+    let options = Options { position: 500, steps: 1, stamps: false, taken: 0 };
     simulate(p, t, c, options).unwrap().launch_us
 }
 
@@ -245,7 +245,8 @@ fn nothing_is_faster_than_reading() {
             [&c, &Calibration::ideal(), &Calibration { sm_gbps: c.sm_gbps, ..Calibration::ideal() }]
         {
             let steps = 1 + rng.below(3) as u32;
-            let s = simulate(&p, &t, c, Options { position: 500, steps, stamps: true }).unwrap();
+            let s = simulate(&p, &t, c, Options { position: 500, steps, stamps: true, taken: 0 })
+                .unwrap();
             let bytes: u64 = chain.tiles.iter().sum::<u64>() * 8 * 1024 * 2 * chain.stages as u64;
             assert!(s.floor.bytes >= bytes as f64);
             let share = *chain.tiles.iter().max().unwrap() * 8 * 1024 * 2 * chain.stages as u64;
@@ -267,13 +268,21 @@ fn nothing_is_faster_than_reading() {
 fn what_costs_nothing_takes_the_time_of_reading() {
     let (chain, t) = (Chain::new(4, 3), target(4, 400.0));
     let p = chain.program();
-    let s =
-        simulate(&p, &t, &Calibration::ideal(), Options { position: 0, steps: 1, stamps: false });
+    let s = simulate(
+        &p,
+        &t,
+        &Calibration::ideal(),
+        Options { position: 0, steps: 1, stamps: false, taken: 0 },
+    );
     let s = s.unwrap();
     assert!((s.launch_us / s.floor.us() - 1.0).abs() < 1e-6, "{s:?}");
     // One more step takes as long again.
-    let two =
-        simulate(&p, &t, &Calibration::ideal(), Options { position: 0, steps: 2, stamps: false });
+    let two = simulate(
+        &p,
+        &t,
+        &Calibration::ideal(),
+        Options { position: 0, steps: 2, stamps: false, taken: 0 },
+    );
     assert!((two.unwrap().launch_us / s.launch_us - 2.0).abs() < 1e-6);
 }
 
@@ -367,7 +376,7 @@ fn cache_in_the_stream_waits_for_its_boundary() {
     let gated = chain.program();
     let c = Calibration { boundary_ns: 50_000.0, ..Calibration::ideal() };
     let run = |p: &Program, position| {
-        simulate(p, &t, &c, Options { position, steps: 3, stamps: false }).unwrap()
+        simulate(p, &t, &c, Options { position, steps: 3, stamps: false, taken: 0 }).unwrap()
     };
     assert!(run(&gated, 500).launch_us > run(&plain, 500).launch_us);
     // Rows past the position are not there yet.
@@ -379,7 +388,7 @@ fn cache_in_the_stream_waits_for_its_boundary() {
 fn what_never_ends_or_is_no_program_is_said() {
     let t = target(3, 100.0);
     let c = Calibration::ideal();
-    let options = Options { position: 0, steps: 1, stamps: false };
+    let options = Options { position: 0, steps: 1, stamps: false, taken: 0 };
     let mut chain = Chain::new(3, 2);
     chain.packets = false;
     // A threshold nobody reaches.
@@ -403,7 +412,7 @@ fn what_never_ends_or_is_no_program_is_said() {
     p.sms[0].stream[0].source =
         RunSource::Weight { buffer: BufferId(0), lo: 0, hi: u64::MAX, tiles: 1, blocks: 1 };
     assert!(simulate(&p, &t, &c, options).is_err());
-    let predicted = Simulated::new(c).predict(&p, &t, 0);
+    let predicted = Simulated::new(c).predict(&p, &t, 0, 0);
     assert!(predicted.us.is_finite() && predicted.us > 1e9);
 }
 

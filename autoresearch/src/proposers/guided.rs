@@ -1,5 +1,7 @@
 //! What a model of cost thinks best.
 
+use rayon::prelude::*;
+
 use super::moves::{any, fresh, neighbour, parent};
 use crate::candidate::Point;
 use crate::journal::Trial;
@@ -7,7 +9,7 @@ use crate::rng::Rng;
 use crate::seams::{Ask, NoProposal, Proposal, Proposer};
 
 /// Microseconds per token a model of cost predicts of a point; `None` where it cannot be lowered.
-pub type Cost<'a> = Box<dyn Fn(&Point) -> Option<f64> + Send + 'a>;
+pub type Cost<'a> = Box<dyn Fn(&Point) -> Option<f64> + Send + Sync + 'a>;
 
 /// Points drawn for each one that is named.
 const DRAWN: usize = 6;
@@ -46,7 +48,7 @@ impl Proposer for Guided<'_> {
             return Ok(Proposal::Done("every point that was drawn has been tried".to_owned()));
         }
         let mut ranked: Vec<(f64, usize)> = pool
-            .iter()
+            .par_iter()
             .enumerate()
             .map(|(i, c)| ((self.cost)(&c.knobs).unwrap_or(f64::INFINITY), i))
             .collect();

@@ -4,8 +4,8 @@ use super::{Bandit, Cost, Guided, Mutate, Random};
 use crate::journal::Trial;
 use crate::seams::{Ask, NoProposal, Proposal, Proposer};
 
-/// Asks one proposer after another, batch by batch: guided and bandit twice as often as local and random search. Whoever
-/// has nothing more to say is passed over.
+/// Asks one proposer after another, batch by batch, the guided one first: guided and bandit twice as often as local and
+/// random search. Whoever has nothing more to say is passed over.
 pub struct Mix<'a> {
     guided: Guided<'a>,
     bandit: Bandit,
@@ -39,7 +39,10 @@ impl Proposer for Mix<'_> {
 
     fn propose(&mut self, ask: &Ask<'_>) -> Result<Proposal, NoProposal> {
         // Whose turn it is follows from the seed, and so from the journal.
-        let first = (ask.seed % TURNS as u64) as usize;
+        let first = match ask.history.len() {
+            0 | 1 => 0,
+            _ => (ask.seed % TURNS as u64) as usize,
+        };
         let mut last = Proposal::Done("there is nothing to draw from".to_owned());
         for turn in first..first + TURNS {
             match self.at(turn).propose(ask)? {
