@@ -11,28 +11,43 @@ use crate::space::{Knob, Space};
 /// Draws before one gives up finding a point that was not tried.
 const PATIENCE: u32 = 200;
 
+/// Values from which on a domain is wide: one of counts, where small ones differ more than large ones.
+const WIDE: u64 = 16;
+
+/// A place in a domain of `n` values: any, and in a wide one every other time a small one, so that each doubling is
+/// as likely as the next.
+fn place(n: u64, rng: &mut Rng) -> u64 {
+    match n > WIDE && rng.chance(0.5) {
+        true => {
+            let doublings = (n as f64).ln() * rng.below(1 << 20) as f64 / (1u64 << 20) as f64;
+            (doublings.exp() as u64 - 1).min(n - 1)
+        }
+        false => rng.below(n),
+    }
+}
+
 /// Any point: each knob at its default with probability 1/3, so that not everything is strange at once.
 pub fn any(space: &Space, rng: &mut Rng) -> Point {
     let draw = |knob: &Knob| {
         let value = match rng.chance(1.0 / 3.0) {
             true => knob.default.clone(),
-            false => knob.domain.at(rng.below(knob.domain.len())).unwrap_or_default(),
+            false => knob.domain.at(place(knob.domain.len(), rng)).unwrap_or_default(),
         };
         (knob.name.clone(), value)
     };
     Point(space.knobs.iter().map(draw).collect())
 }
 
-/// Another value of a knob: mostly a near one, sometimes any.
+/// Another value of a knob: mostly a near one, sometimes any, in a wide domain every other time any.
 pub fn step(knob: &Knob, value: &Value, rng: &mut Rng) -> Value {
     let n = knob.domain.len();
     if n < 2 {
         return value.clone();
     }
     let at = knob.domain.index(value).unwrap_or(0);
-    let to = match rng.chance(0.35) {
+    let to = match rng.chance(if n > WIDE { 0.5 } else { 0.35 }) {
         true => {
-            let other = rng.below(n - 1);
+            let other = place(n - 1, rng);
             other + u64::from(other >= at)
         }
         false => {
