@@ -113,7 +113,7 @@ pub fn run(args: &BenchArgs, out: &Output) -> Outcome {
     let mode = args.compute.map_or_else(|| default_mode(&checkpoint), Mode::from);
     let want = want(args, &checkpoint)?;
     let render = Default::default();
-    let plan = Plan { mode, want, render, corrupt: None };
+    let plan = Plan { mode, want, render, corrupt: None, sampled: false };
     let mut ready = args.cuda.open(&checkpoint, &plan, out)?;
     if let Some(times) = args.repeat_check {
         return repeat(args, &mut ready.opened.engine, times, out);

@@ -89,13 +89,15 @@ pub struct Plan {
     pub render: RenderOptions,
     /// See [`OpenOptions::corrupt`].
     pub corrupt: Option<(String, String)>,
+    /// Programs that draw their tokens.
+    pub sampled: bool,
 }
 
 impl Plan {
     /// A sequence: a prompt, and positions in all.
     pub fn sequence(mode: Mode, prompt: usize, positions: usize) -> Plan {
         let want = Want::Sequence { prompt: prompt as u64, positions: positions as u64 };
-        Plan { mode, want, render: RenderOptions::default(), corrupt: None }
+        Plan { mode, want, render: RenderOptions::default(), corrupt: None, sampled: false }
     }
 }
 
@@ -103,7 +105,7 @@ impl Plan {
     /// Whatever up to that many positions.
     pub fn anything(mode: Mode, positions: usize) -> Plan {
         let want = Want::Anything { positions: positions as u64 };
-        Plan { mode, want, render: RenderOptions::default(), corrupt: None }
+        Plan { mode, want, render: RenderOptions::default(), corrupt: None, sampled: false }
     }
 }
 
@@ -153,7 +155,10 @@ impl CudaArgs {
         let cache = ImageCache::from_env().unwrap_or_else(|_| ImageCache::disabled());
         let options = OpenOptions {
             mode: plan.mode,
-            knobs: self.knobs()?,
+            knobs: match (self.knobs()?, plan.sampled) {
+                (knobs, false) => knobs,
+                (knobs, true) => Knobs { sampled: true, ..knobs },
+            },
             want: plan.want.clone(),
             target: self.target(&device, &nvrtc)?,
             nvrtc: &nvrtc,

@@ -136,6 +136,7 @@ fn hang(args: &HangArgs, out: &Output) -> Outcome {
         want: Want::Decode(vec![first_bucket(&checkpoint)?]),
         render: RenderOptions::default(),
         corrupt: None,
+        sampled: false,
     };
     let mut ready = cuda.open(&checkpoint, &plan, out)?;
     let engine = &mut ready.opened.engine;
@@ -304,6 +305,7 @@ fn corrupt(args: &CorruptArgs, out: &Output) -> Outcome {
             want: Want::Decode(vec![first_bucket(&checkpoint)?]),
             render: RenderOptions::default(),
             corrupt,
+            sampled: false,
         })
     };
     // As it is it must pass, or the refusal would say nothing.

@@ -17,6 +17,7 @@ use amk::target::resolve;
 use amk_models::golden::LogitSource;
 use amk_models::sampling::{LogProbs, log_probs};
 use amk_models::{Checkpoint, Message, Reference, Sampling, Tokenizer};
+use amk_schedule_ir::limits::MAX_SAMPLED;
 use clap::{ArgGroup, Args, ValueEnum};
 use serde::Serialize;
 
@@ -33,9 +34,10 @@ const VM_TARGET: &str = "sm_90a";
 #[derive(Args)]
 #[command(after_help = "\
 Decoding is greedy unless a temperature is given: the largest logit wins, the lowest id on ties. Without a
-tokenizer ids are printed. On a CUDA device greedy decoding runs whole launches of many tokens at once;
-drawing tokens, and log probabilities, take a launch for each token and read its logits back. Ctrl-C ends
-the generation at the next token, and a launch that hangs is ended and named (exit code 1).
+tokenizer ids are printed. The same seed draws the same tokens on every device, as far as its logits are the
+same. On a CUDA device whole launches of many tokens run at once, and the kernel draws them; log probabilities
+take a launch for each token. Ctrl-C ends the generation at the next token, and a launch that hangs is ended
+and named (exit code 1).
 
 Examples:
   amk generate --prompt \"In the beginning\"
@@ -186,7 +188,14 @@ pub fn run(args: &GenerateArgs, out: &Output) -> Outcome {
         Device::Cuda => {
             let mode = args.compute.map_or_else(|| default_mode(&checkpoint), Mode::from);
             let plan = Plan::sequence(mode, prompt.len(), positions);
-            Runner::Cuda(Box::new(args.cuda.open(&checkpoint, &plan, out)?))
+            // Where logits are wanted, or there are too many for a kernel, the host draws.
+            let few = checkpoint.config().vocab_size as u64 <= MAX_SAMPLED;
+            let sampled = !args.sampling.is_plain() && args.logprobs.is_none() && few;
+            let mut ready = args.cuda.open(&checkpoint, &Plan { sampled, ..plan }, out)?;
+            if sampled {
+                ready.opened.engine.draw_by(sampler.settings());
+            }
+            Runner::Cuda { ready: Box::new(ready), sampled }
         }
         other => Runner::Host(source(other, args.compute, &checkpoint, positions)?),
     };
@@ -196,7 +205,9 @@ pub fn run(args: &GenerateArgs, out: &Output) -> Outcome {
     let interrupt = interrupt();
     let mut logprobs = Vec::new();
     let result = match &mut executor {
-        Runner::Cuda(ready) if args.sampling.is_plain() && args.logprobs.is_none() => {
+        Runner::Cuda { ready, sampled }
+            if *sampled || args.sampling.is_plain() && args.logprobs.is_none() =>
+        {
             let engine = &mut ready.opened.engine;
             decode(engine, &request, &interrupt, &mut |token| printer.push(token, None))
         }
@@ -252,7 +263,11 @@ pub fn run(args: &GenerateArgs, out: &Output) -> Outcome {
 
 /// What decodes.
 enum Runner<'a> {
-    Cuda(Box<Ready>),
+    /// The kernel draws, or else it says the best.
+    Cuda {
+        ready: Box<Ready>,
+        sampled: bool,
+    },
     Host(Box<dyn LogitSource + 'a>),
 }
 
@@ -260,14 +275,14 @@ impl Runner<'_> {
     /// What gives logits.
     fn source(&mut self) -> &mut dyn LogitSource {
         match self {
-            Runner::Cuda(ready) => &mut ready.opened.engine,
+            Runner::Cuda { ready, .. } => &mut ready.opened.engine,
             Runner::Host(source) => source.as_mut(),
         }
     }
 
     fn self_test(&self) -> Option<&[amk::selftest::Verdict]> {
         match self {
-            Runner::Cuda(ready) => Some(&ready.verdicts),
+            Runner::Cuda { ready, .. } => Some(&ready.verdicts),
             Runner::Host(_) => None,
         }
     }

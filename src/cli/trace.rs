@@ -68,6 +68,7 @@ pub fn run(args: &TraceArgs, out: &Output) -> Outcome {
         want: Want::Decode(vec![bucket]),
         render: RenderOptions { trace: true, ..RenderOptions::default() },
         corrupt: None,
+        sampled: false,
     };
     let mut ready = args.cuda.open(&checkpoint, &plan, out)?;
     let engine = &mut ready.opened.engine;

@@ -453,7 +453,14 @@ fn check_record(p: &Program, plan: &Plan, sm: &Sm, i: &Instruction, entry: &Entr
             assert_eq!(entry.address(F::A1), at(i.reads.get(1)));
         }
         Op::Boundary(_) => assert_eq!(call, "op_boundary<true>(cx)"),
-        Op::Sample(_) | Op::Opaque(_) => unreachable!(),
+        Op::Sample(op) => {
+            assert_eq!(entry.field(F::K), op.vocab);
+            let reads = [F::A0, F::A1, F::A4].map(|f| entry.address(f));
+            assert_eq!(reads, [0, 1, 2].map(|n| at(i.reads.get(n))));
+            let writes = [F::A2, F::A3].map(|f| entry.address(f));
+            assert_eq!(writes, [0, 1].map(|n| at(i.writes.get(n))));
+        }
+        Op::Opaque(_) => unreachable!(),
     }
 }
 

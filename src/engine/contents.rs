@@ -46,7 +46,8 @@ pub(super) fn upload(
     let layout = Arena::new(&built.program);
     let mut staging = Staging::new(device, STAGING_BYTES)?;
     for (i, buffer) in built.program.buffers.iter().enumerate() {
-        if buffer.kind == BufferKind::Constant {
+        // What is not numbers the launches bring.
+        if buffer.kind == BufferKind::Constant && buffer.dtype != DType::U32 {
             let at = shift + layout.offset(buffer.id);
             upload_constant(buffer, BufferId(i as u32), data, at, arena, &mut staging)?;
         }

@@ -17,7 +17,8 @@ mod tamper;
 
 use std::time::{Duration, Instant};
 
-use amk_schedule_ir::{BufferKind, Program};
+use amk_models::sampling::Settings;
+use amk_schedule_ir::{BufferId, BufferKind, Op, Program};
 
 use crate::decode::{LaunchOptions, LaunchPlan, ProgramFacts};
 use crate::device::{
@@ -108,6 +109,8 @@ struct Loaded {
     shift: u64,
     /// Key of its image.
     key: ImageKey,
+    /// The settings of its draws, if it draws tokens.
+    settings: Option<BufferId>,
 }
 
 /// A model on a device.
@@ -126,6 +129,9 @@ pub struct Engine {
     /// The cancel word was set and has to be cleared.
     cancelled: bool,
     vocab: usize,
+    /// How programs that draw tokens do it, and whether the device knows.
+    settings: Settings,
+    settings_there: bool,
     /// Clock cycles a wait may take before the launch is given up.
     pub spin_limit: u64,
     /// Time without a step done after which a launch is abandoned.
@@ -190,6 +196,7 @@ impl Engine {
         let mut loaded = Vec::new();
         for (b, shift) in built.into_iter().zip(plan.shifts) {
             let facts = facts_of(&b.program);
+            let settings = settings_of(&b.program);
             let image = b.image_for(device.facts().capability)?;
             let candidate = Candidate {
                 source: &b.source,
@@ -198,7 +205,7 @@ impl Engine {
                 compiler: b.compiler,
             };
             let launchable = Launchable::new(device, b.program, &candidate)?;
-            loaded.push(Loaded { facts, launchable, shift, key: b.key });
+            loaded.push(Loaded { facts, launchable, shift, key: b.key, settings });
         }
         device.synchronize()?;
         Ok(Engine {
@@ -214,6 +221,8 @@ impl Engine {
             last: None,
             cancelled: false,
             vocab,
+            settings: Settings::default(),
+            settings_there: false,
             spin_limit: SPIN_LIMIT,
             patience: PATIENCE,
             trace: None,
@@ -258,6 +267,18 @@ impl Engine {
     /// The launchable of a program.
     pub fn launchable_mut(&mut self, index: usize) -> Option<&mut Launchable> {
         self.programs.get_mut(index).map(|l| &mut l.launchable)
+    }
+
+    /// Whether a program draws its tokens by [`Engine::draw_by`].
+    pub fn draws(&self, index: usize) -> bool {
+        self.programs.get(index).is_some_and(|l| l.settings.is_some())
+    }
+
+    /// How tokens are drawn from now on, by programs that draw them; at first the best is taken. The penalty sees every
+    /// token put or said at the positions before.
+    pub fn draw_by(&mut self, settings: Settings) {
+        self.settings_there &= self.settings == settings;
+        self.settings = settings;
     }
 
     /// Sets how long the device may do nothing, on the host's clock and, for a single wait, on the device's: a wait is
@@ -352,6 +373,15 @@ impl Engine {
         let arena = loaded.launchable.arena();
         let (shift, epochs) = (loaded.shift, program.epochs);
         let sms = program.sms.len() as u64;
+        let draws = loaded.settings.is_some();
+        if let Some(at) =
+            loaded.settings.map(|id| shift + arena.offset(id)).filter(|_| !self.settings_there)
+        {
+            let bytes: Vec<u8> =
+                self.settings.words().iter().flat_map(|w| w.to_le_bytes()).collect();
+            self.arena.write(at, &bytes)?;
+            self.settings_there = true;
+        }
         if self.last != Some(plan.program) {
             // Another program's leftovers must not look like this one's packets.
             self.arena.clear(shift + arena.zero_from, arena.bytes - arena.zero_from)?;
@@ -369,7 +399,9 @@ impl Engine {
             self.cancelled = false;
         }
         let tokens_at = self.place(plan.program, BufferKind::Tokens);
-        if let Some((at, ids)) = self.line.pending(tokens_at, plan.position) {
+        // Who draws looks at all tokens.
+        let from = if draws { 0 } else { plan.position };
+        if let Some((at, ids)) = self.line.pending(tokens_at, from) {
             let bytes: Vec<u8> = ids.iter().flat_map(|t| t.to_le_bytes()).collect();
             self.arena.write(tokens_at + at * 4, &bytes)?;
         }
@@ -386,7 +418,7 @@ impl Engine {
             steps: plan.steps as u32,
             epoch_base: (self.epochs_used % epochs.tags.max(1)) as u32,
             prompt_len: options.prompt_len as u32,
-            flags: u32::from(options.logits),
+            flags: u32::from(options.logits || draws),
             eos_count: options.stop.len().min(8) as u32,
             ..Params::default()
         };
@@ -492,6 +524,12 @@ impl Engine {
         watch::lost(&error.to_string());
         error
     }
+}
+
+/// The buffer that holds the settings of a program's draws, if it draws tokens.
+pub fn settings_of(program: &Program) -> Option<BufferId> {
+    let mut draws = program.instructions.iter().filter(|i| matches!(i.op, Op::Sample(_)));
+    draws.next().and_then(|i| i.reads.get(2)).map(|a| a.buffer)
 }
 
 /// What planning needs of a program.

@@ -181,6 +181,7 @@ pub fn build_all(
         let knobs = Knobs {
             tokens: range.tokens,
             capacity: options.knobs.capacity.or(Some(capacity)),
+            sampled: options.knobs.sampled,
             ..knobs_for(range)
         };
         let low = lower(shape, target, &knobs, range.bucket, options.mode)?;

@@ -22,6 +22,8 @@ pub struct Case {
     pub boundary: bool,
     /// Whether it chooses the next token.
     pub argmax: bool,
+    /// Whether it draws the next token.
+    pub draw: bool,
 }
 
 impl Case {
@@ -59,6 +61,12 @@ impl Case {
             all.extend([
                 (KeyRead, "the read of the argmax keys"),
                 (NanClaim, "the claim of the report for a logit that is no number"),
+            ]);
+        }
+        if self.draw {
+            all.extend([
+                (DrawCount, "the counts by which ids are kept"),
+                (DrawMark, "the marks of ids that are there already"),
             ]);
         }
         all

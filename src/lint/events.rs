@@ -53,6 +53,10 @@ pub enum Event {
     /// Read of a chunk of the ring.
     RingRead,
     SharedStore,
+    /// Count of a draw in shared memory.
+    DrawCount,
+    /// Mark of a draw in shared memory.
+    DrawMark,
     Exit,
     Nothing,
 }
@@ -86,8 +90,8 @@ const FORMS: &[(&str, Event, Place)] = &[
     ("atom.relaxed.global.cas.b32", Event::ReportClaim, Place::GivenUp),
     ("atom.relaxed.gpu.global.cas.b32", Event::ReportClaim, Place::GivenUp),
     // Counts and marks of a draw, which a barrier of the consumers makes known.
-    ("red.relaxed.cta.shared.add.u32", Event::SharedStore, Place::Shared),
-    ("red.relaxed.cta.shared.or.b32", Event::SharedStore, Place::Shared),
+    ("red.relaxed.cta.shared.add.u32", Event::DrawCount, Place::Shared),
+    ("red.relaxed.cta.shared.or.b32", Event::DrawMark, Place::Shared),
     ("st.relaxed.cta.shared.u32", Event::FlagStore, Place::Flag),
     ("ld.relaxed.cta.shared.u32", Event::FlagLoad, Place::Flag),
 ];

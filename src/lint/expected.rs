@@ -162,8 +162,9 @@ impl Expected {
                     Place::Report
                 } else if offset == a.counters as i64 && loaded {
                     Place::Counter
-                // The loop over the keys is unrolled, so that a constant may point past their end.
-                } else if offset >= self.keys && varies && !loaded {
+                // The loop over the keys is unrolled, so that a constant may point past their end; one key is read
+                // without a loop.
+                } else if offset >= self.keys && (varies || offset == self.keys) && !loaded {
                     Place::Keys
                 } else {
                     Place::Data
@@ -193,6 +194,7 @@ fn cases(program: &Program) -> Vec<Case> {
                 ring: false,
                 boundary: false,
                 argmax: false,
+                draw: false,
             });
             out.len() - 1
         });
@@ -202,6 +204,7 @@ fn cases(program: &Program) -> Vec<Case> {
         case.ring |= instruction.run.is_some();
         let boundary = matches!(instruction.op, Op::Boundary(_));
         case.boundary |= boundary;
+        case.draw |= matches!(instruction.op, Op::Sample(_));
         case.argmax |= boundary && program.boundary.op == BoundaryOp::Argmax;
     }
     out

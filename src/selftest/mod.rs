@@ -9,6 +9,7 @@ mod judge;
 mod verdict;
 
 use amk_models::golden::SourceError;
+use amk_models::sampling::Settings;
 use amk_models::{Checkpoint, Reference, ReferenceError, Want, greedy};
 use half::bf16;
 use rayon::prelude::*;
@@ -59,6 +60,16 @@ pub trait Subject {
         plan: &LaunchPlan,
         tokens: &[u32],
     ) -> Result<(Vec<u32>, Vec<f32>), SourceError>;
+    /// Does the program draw tokens by what `draw_by` was told last?
+    fn draws(&self, program: usize) -> bool;
+    /// How tokens are drawn from now on; at first the best is taken.
+    fn draw_by(&mut self, settings: Settings);
+    /// As `launch`, with all tokens from position 0 on.
+    fn launch_after(
+        &mut self,
+        plan: &LaunchPlan,
+        line: &[u32],
+    ) -> Result<(Vec<u32>, Vec<f32>), SourceError>;
 }
 
 impl Subject for Engine {
@@ -90,6 +101,23 @@ impl Subject for Engine {
             true
         })?;
         Ok((said, self.logits()?))
+    }
+
+    fn draws(&self, program: usize) -> bool {
+        Engine::draws(self, program)
+    }
+
+    fn draw_by(&mut self, settings: Settings) {
+        Engine::draw_by(self, settings);
+    }
+
+    fn launch_after(
+        &mut self,
+        plan: &LaunchPlan,
+        line: &[u32],
+    ) -> Result<(Vec<u32>, Vec<f32>), SourceError> {
+        self.put(0, line);
+        Subject::launch(self, plan, line.get(plan.position as usize..).unwrap_or_default())
     }
 }
 
@@ -148,10 +176,16 @@ pub fn test(
         .collect();
     for (position, index) in cases {
         let tokens = programs[index].tokens;
-        let judged = match tokens {
+        let mut judged = match tokens {
             1 => decoding(subject, &mut reference, mode, index, position)?,
             _ => prefilling(subject, &mut reference, mode, index, position, tokens)?,
         };
+        if subject.draws(index) {
+            let vocab = reference.config().vocab_size as u64;
+            let drawn = drawing(subject, vocab, index, position, tokens);
+            subject.draw_by(Settings::default());
+            judged = judged.worse(drawn?);
+        }
         let Some((_, f)) = found.iter_mut().find(|(i, _)| *i == index) else { continue };
         f.positions.push(position);
         f.difference = f.difference.max(judged.difference);
@@ -213,6 +247,53 @@ fn prefilling(
     let (_, ours) = subject.launch(&plan, &prompt).map_err(SelfTestError::Subject)?;
     let theirs = reference.prefill(&prompt, position as usize, Want::Last)?;
     Ok(judge(mode, &ours, theirs.last().map_or(&[], Vec::as_slice)))
+}
+
+/// What is drawn is what the rule says of the image's own logits, step by step and in one launch.
+fn drawing(
+    subject: &mut dyn Subject,
+    vocab: u64,
+    program: usize,
+    position: u64,
+    tokens: u64,
+) -> Result<Judged, SelfTestError> {
+    let plain = Settings { temperature: 1.0, seed: 0x5eed_0000_0001, ..Settings::default() };
+    let all = Settings {
+        temperature: 0.8,
+        penalty: 1.2,
+        top_k: 40,
+        // 0.9 of the mass, and a fiftieth of the best.
+        top_p: 3_865_470_566,
+        min_p: -3.912_023,
+        seed: 2,
+    };
+    let steps = if tokens == 1 { STEPS } else { 1 };
+    for settings in [plain, Settings { top_p: 1 << 31, ..plain }, all] {
+        subject.draw_by(settings);
+        let first: Vec<u32> = (0..position + tokens).map(|p| token(p, vocab)).collect();
+        let mut line = first.clone();
+        for step in 0..steps {
+            let plan = LaunchPlan { program, position: position + step, steps: 1, tokens };
+            let (said, ours) =
+                subject.launch_after(&plan, &line).map_err(SelfTestError::Subject)?;
+            let right = settings.choose(&settings.scores(&ours, &line), line.len() as u64);
+            let Some(right) = right.filter(|t| said.first() == Some(t)) else {
+                return Ok(Judged::wrong(format!(
+                    "the kernel draws {said:?} and its logits give {right:?} for {settings:?}"
+                )));
+            };
+            line.push(right);
+        }
+        let plan = LaunchPlan { program, position, steps, tokens };
+        let (together, _) = subject.launch_after(&plan, &first).map_err(SelfTestError::Subject)?;
+        if together != line[first.len()..] {
+            return Ok(Judged::wrong(format!(
+                "one launch of {steps} steps draws {together:?} and {steps} launches draw {:?}",
+                &line[first.len()..]
+            )));
+        }
+    }
+    Ok(Judged::default())
 }
 
 /// A token that depends on the position alone.

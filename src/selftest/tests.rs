@@ -11,6 +11,10 @@ struct Player {
     programs: Vec<ProgramFacts>,
     fault: Option<fn(u64, &mut Vec<f32>)>,
     rows: usize,
+    /// Draws, with this many positions' difference in what it believes the position to be.
+    drawn: Option<u64>,
+    settings: Settings,
+    line: Vec<u32>,
 }
 
 impl Player {
@@ -26,6 +30,9 @@ impl Player {
             ],
             fault,
             rows: 0,
+            drawn: None,
+            settings: Settings::default(),
+            line: Vec::new(),
         }
     }
 }
@@ -66,17 +73,40 @@ impl Subject for Player {
         let at = plan.position as usize;
         let mut logits = self.reference.prefill(tokens, at, Want::Last)?.remove(0);
         let mut said = Vec::new();
+        self.line.resize(at, 0);
+        self.line.extend(tokens);
         for step in 0..plan.steps {
             if let Some(fault) = self.fault {
                 fault(plan.position + step, &mut logits);
             }
-            let token = greedy(&logits).unwrap_or(0);
+            let scores = self.settings.scores(&logits, &self.line);
+            let place = self.line.len() as u64 + self.drawn.unwrap_or(0);
+            let token = self.settings.choose(&scores, place).unwrap_or(0);
+            self.line.push(token);
             said.push(token);
             if step + 1 < plan.steps {
                 logits = self.reference.forward(token, at + tokens.len() + step as usize)?;
             }
         }
         Ok((said, logits))
+    }
+
+    fn draws(&self, _: usize) -> bool {
+        self.drawn.is_some()
+    }
+
+    fn draw_by(&mut self, settings: Settings) {
+        self.settings = settings;
+    }
+
+    fn launch_after(
+        &mut self,
+        plan: &LaunchPlan,
+        line: &[u32],
+    ) -> Result<(Vec<u32>, Vec<f32>), SourceError> {
+        let (before, now) = line.split_at(plan.position as usize);
+        self.line = before.to_vec();
+        self.launch(plan, now)
     }
 }
 
@@ -139,9 +169,37 @@ fn steps_together_must_say_what_steps_alone_say() {
             }
             Ok((said, logits))
         }
+        fn draws(&self, program: usize) -> bool {
+            self.0.draws(program)
+        }
+        fn draw_by(&mut self, settings: Settings) {
+            self.0.draw_by(settings);
+        }
+        fn launch_after(
+            &mut self,
+            plan: &LaunchPlan,
+            line: &[u32],
+        ) -> Result<(Vec<u32>, Vec<f32>), SourceError> {
+            self.0.launch_after(plan, line)
+        }
     }
     let checkpoint = Checkpoint::embedded().unwrap();
     let mut player = Forgetful(Player::new(&checkpoint, None));
     let found = test(&mut player, &checkpoint, Mode::F32, &[0]).unwrap();
     assert!(found[0].1.reason.as_ref().unwrap().contains("one launch"), "{found:?}");
+}
+
+#[test]
+fn what_is_drawn_is_judged_by_the_rule() {
+    let checkpoint = Checkpoint::embedded().unwrap();
+    for (off, ok) in [(0, true), (1, false)] {
+        let mut player = Player::new(&checkpoint, None);
+        player.drawn = Some(off);
+        let found = test(&mut player, &checkpoint, Mode::F32, &[0, 2]).unwrap();
+        assert_eq!(player.settings, Settings::default());
+        for (_, f) in found {
+            assert_eq!(f.ok, ok, "{f:?}");
+            assert!(ok || f.reason.unwrap().contains("the kernel draws"));
+        }
+    }
 }

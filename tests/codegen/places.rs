@@ -119,11 +119,12 @@ fn every_place_of_synchronisation_broken_alone_is_found() {
     let bulk = kernels().iter().find(|k| k.golden.contains("sm_120/default-bf16")).unwrap();
     let others = others();
     let other = |name: &str| others.iter().find(|k| k.golden == name).unwrap();
-    let judged: [(&Kernel, String, _); 4] = [
+    let judged: [(&Kernel, String, _); 5] = [
         (bulk, short_text(bulk), short_expected(bulk)),
         (other("splits"), other("splits").source.text.clone(), expected(other("splits"))),
         (other("prefill"), other("prefill").source.text.clone(), expected(other("prefill"))),
         (other("taken"), other("taken").source.text.clone(), expected(other("taken"))),
+        (other("drawn"), other("drawn").source.text.clone(), expected(other("drawn"))),
     ];
     let (mut all, mut found, mut missed) = (BTreeSet::new(), BTreeSet::new(), Vec::new());
     for (kernel, source, expected) in &judged {

@@ -123,6 +123,8 @@ pub fn others() -> Vec<Kernel> {
             Mode::F32,
             false,
         ),
+        make("drawn", "sm_86", Knobs { sampled: true, ..Knobs::default() }, Mode::Bf16, false),
+        make("drawn-f32", "sm_100a", Knobs { sampled: true, ..Knobs::default() }, Mode::F32, false),
         make("trace", "sm_120", Knobs { tokens: 2, ..Knobs::default() }, Mode::Bf16, true),
     ]
 }

@@ -8,6 +8,7 @@ use amk::codegen::{self, Arena, Backend, RenderOptions, Source};
 use amk::lower::{Knobs, Mode, Shape, lower};
 use amk::lowered::Lowered;
 use amk::vm::{Data, RecipeData};
+use amk_models::sampling::Settings;
 use amk_models::{Checkpoint, Reference, Want, greedy};
 use amk_schedule_ir::program::{BufferKind, BufferSync};
 use amk_schedule_ir::{Bucket, BufferId, DType, Features, Program, Target};
@@ -69,6 +70,8 @@ pub struct Case {
     pub program: Validated<Program>,
     pub target: Target,
     pub options: RenderOptions,
+    /// How tokens are drawn, where the program draws them.
+    pub settings: Settings,
     data: RecipeData,
 }
 
@@ -90,7 +93,7 @@ impl Case {
             .unwrap_or_else(|r| panic!("{} faults, first: {}", r.faults.len(), r.faults[0]));
         let options = knobs
             .render_options(RenderOptions { backend: Backend::Host, ..RenderOptions::default() });
-        Case { checkpoint, program, target, options, data }
+        Case { checkpoint, program, target, options, settings: Settings::default(), data }
     }
 
     pub fn render(&self) -> Source {
@@ -174,6 +177,9 @@ impl Case {
     }
 
     fn contents(&self, buffer: BufferId, dtype: DType) -> Vec<u8> {
+        if dtype == DType::U32 {
+            return self.settings.words().iter().flat_map(|w| w.to_le_bytes()).collect();
+        }
         let rows = self.program.buffer(buffer).unwrap().shape[0];
         // A vector is one row to the recipes.
         let rank = self.program.buffer(buffer).unwrap().shape.len();
