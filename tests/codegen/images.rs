@@ -8,7 +8,7 @@ use amk::target::default_targets;
 use rayon::prelude::*;
 
 use crate::lint::expected;
-use crate::support::{Kernel, kernels, nvrtc, pool};
+use crate::support::{Kernel, drawn, kernels, nvrtc, pool};
 
 /// What is wrong with a golden source and its image.
 fn faults(kernel: &Kernel) -> Vec<String> {
@@ -71,16 +71,25 @@ fn faults(kernel: &Kernel) -> Vec<String> {
     faults
 }
 
-#[test]
-fn every_golden_source_compiles_within_its_budget_without_spills() {
+fn judge(kernels: &[Kernel]) {
     nvrtc();
     let faults: Vec<String> = pool().install(|| {
         let judge = |k: &Kernel| -> Vec<String> {
             faults(k).into_iter().map(|f| format!("{}: {f}", k.golden)).collect()
         };
-        kernels().par_iter().flat_map_iter(judge).collect()
+        kernels.par_iter().flat_map_iter(judge).collect()
     });
     assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
+
+#[test]
+fn every_golden_source_compiles_within_its_budget_without_spills() {
+    judge(kernels());
+}
+
+#[test]
+fn kernels_that_draw_compile_within_their_budget_without_spills() {
+    judge(&drawn());
 }
 
 /// Images must not depend on anything but text and compiler, so a second compile gives the same.

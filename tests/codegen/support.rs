@@ -25,9 +25,12 @@ impl Kernel {
         PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(&self.golden)
     }
 
-    /// The golden text, compiled for its target, spills or not.
+    /// The golden text, or its own where it has none, compiled for its target, spills or not.
     pub fn compile(&self) -> Result<Compiled, String> {
-        let text = self.golden_text();
+        let text = match self.golden.starts_with("tests/") {
+            true => self.golden_text(),
+            false => self.source.text.clone(),
+        };
         let request = CompileRequest {
             source: &text,
             name: &self.golden,
@@ -144,6 +147,22 @@ pub fn kernels() -> &'static [Kernel] {
         out.push(kernel("odd-bf16", &odd, hopper, Mode::Bf16));
         out
     })
+}
+
+/// The embedded model on each default target with its tokens drawn, and on one in float32.
+pub fn drawn() -> Vec<Kernel> {
+    let embedded = Shape::of(&Checkpoint::embedded().unwrap());
+    let make = |target: &Target, mode: Mode| {
+        let knobs = Knobs { sampled: true, ..Knobs::default() };
+        let program = lower_for(&embedded, target, &knobs, 0, mode).unwrap().program;
+        let name = format!("drawn {} {mode:?}", target.sm);
+        finish(name, program, target, RenderOptions::default())
+    };
+    let targets = default_targets();
+    let mut out: Vec<Kernel> = targets.iter().map(|t| make(t, Mode::Bf16)).collect();
+    let hopper = targets.iter().find(|t| t.sm == "sm_90a").unwrap();
+    out.push(make(hopper, Mode::F32));
+    out
 }
 
 /// The NVRTC of this machine, opened once.

@@ -17,14 +17,24 @@ fn target() -> Target {
 
 /// All programs of a run as the engine lowers them.
 fn programs(shape: &Shape, mode: Mode, prompt: u64, positions: u64) -> Vec<Lowered> {
+    programs_of(shape, mode, prompt, positions, &Knobs::default())
+}
+
+fn programs_of(
+    shape: &Shape,
+    mode: Mode,
+    prompt: u64,
+    positions: u64,
+    knobs: &Knobs,
+) -> Vec<Lowered> {
     let target = target();
-    let prefill = most_tokens(shape, &target, &Knobs::default(), 0, mode);
+    let prefill = most_tokens(shape, &target, knobs, 0, mode);
     let want = Want::Sequence { prompt, positions };
     let (ranges, capacity) = choose(shape.sizes.max_positions, &want, prefill);
     ranges
         .iter()
         .map(|r| {
-            let knobs = Knobs { tokens: r.tokens, capacity: Some(capacity), ..Knobs::default() };
+            let knobs = Knobs { tokens: r.tokens, capacity: Some(capacity), ..knobs.clone() };
             lower(shape, &target, &knobs, r.bucket, mode).unwrap()
         })
         .collect()
@@ -43,9 +53,10 @@ fn caches_and_constants_coincide_for_every_shape() {
         shapes.push(shape);
     }
     for shape in &shapes {
-        for mode in [Mode::Bf16, Mode::F32] {
+        for (mode, sampled) in [(Mode::Bf16, false), (Mode::F32, false), (Mode::Bf16, true)] {
             let positions = shape.sizes.max_positions.min(600);
-            let lowered = programs(shape, mode, 300, positions);
+            let knobs = Knobs { sampled, ..Knobs::default() };
+            let lowered = programs_of(shape, mode, 300, positions, &knobs);
             assert!(lowered.iter().any(|l| l.program.tokens > 1), "{}", shape.name);
             let all: Vec<&Program> = lowered.iter().map(|l| &l.program).collect();
             let plan = overlay(&all).unwrap();
