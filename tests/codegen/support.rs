@@ -149,20 +149,15 @@ pub fn kernels() -> &'static [Kernel] {
     })
 }
 
-/// The embedded model on each default target with its tokens drawn, and on one in float32.
+/// The embedded model on each default target with its tokens drawn.
 pub fn drawn() -> Vec<Kernel> {
     let embedded = Shape::of(&Checkpoint::embedded().unwrap());
-    let make = |target: &Target, mode: Mode| {
+    let make = |target: &Target| {
         let knobs = Knobs { sampled: true, ..Knobs::default() };
-        let program = lower_for(&embedded, target, &knobs, 0, mode).unwrap().program;
-        let name = format!("drawn {} {mode:?}", target.sm);
-        finish(name, program, target, RenderOptions::default())
+        let program = lower_for(&embedded, target, &knobs, 0, Mode::Bf16).unwrap().program;
+        finish(format!("drawn {}", target.sm), program, target, RenderOptions::default())
     };
-    let targets = default_targets();
-    let mut out: Vec<Kernel> = targets.iter().map(|t| make(t, Mode::Bf16)).collect();
-    let hopper = targets.iter().find(|t| t.sm == "sm_90a").unwrap();
-    out.push(make(hopper, Mode::F32));
-    out
+    default_targets().iter().map(make).collect()
 }
 
 /// The NVRTC of this machine, opened once.
