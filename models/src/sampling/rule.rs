@@ -185,18 +185,17 @@ fn mass(weight: f32) -> u64 {
 /// The part of a mass, rounded down, but not nothing.
 fn share(mass: u64, top_p: u32) -> u64 {
     let (high, low) = (mass >> 32, mass & u64::from(u32::MAX));
-    (high * u64::from(top_p) + (low * u64::from(top_p) >> 32)).max(1)
+    (high * u64::from(top_p) + ((low * u64::from(top_p)) >> 32)).max(1)
 }
 
 /// `exp(x)` for `x` at most 0, to about an ulp; 0 from `exp(-86)` on.
 fn exponential(x: f32) -> f32 {
-    // As no other comparison, this one is false for NaN, which does not come here.
-    if !(x >= -86.0) {
+    if x < -86.0 {
         return 0.0;
     }
     // x = n ln 2 + r with |r| <= ln(2) / 2; ln 2 in two parts, the first exact in n of them.
     let n = (x * std::f32::consts::LOG2_E - 0.5) as i32;
-    let r = (x - n as f32 * 0.693_359_375) - n as f32 * -2.121_944_4e-4;
+    let r = (x - n as f32 * (355.0 / 512.0)) - n as f32 * -2.121_944_4e-4;
     let mut p = 1.0 / 5040.0;
     for c in [1.0 / 720.0, 1.0 / 120.0, 1.0 / 24.0, 1.0 / 6.0, 0.5, 1.0, 1.0] {
         p = p * r + c;
