@@ -6,7 +6,10 @@ use amk_schedule_ir::{Op, Target};
 use serde::{Deserialize, Serialize};
 
 /// Version of the record's form.
-pub const CALIBRATION_FORMAT: u32 = 1;
+pub const CALIBRATION_FORMAT: u32 = 2;
+
+/// The chunks that costs by their bytes were measured with.
+pub const CHUNK_BYTES: f64 = 16_384.0;
 
 /// What an op costs, cycles of the part's clock unless said otherwise. `warps` are the consumer warps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -88,6 +91,9 @@ pub struct Calibration {
     pub launch_ns: f64,
     /// From an instruction's end to the next one's begin, cycles.
     pub dispatch: f64,
+    /// What a chunk costs its consumers beside its bytes, cycles: a look at its barrier and a release. The costs by 1,024
+    /// bytes are those of chunks of [`CHUNK_BYTES`] and have theirs in them.
+    pub chunk: f64,
     /// By name of the op; ops without an entry cost nothing but their waits and reads.
     pub ops: BTreeMap<String, OpCost>,
 }
@@ -174,6 +180,7 @@ impl Calibration {
             boundary_ns: 0.0,
             launch_ns: 0.0,
             dispatch: 0.0,
+            chunk: 0.0,
             ops: BTreeMap::new(),
         }
     }
@@ -218,6 +225,7 @@ impl Calibration {
             ("boundary_ns", self.boundary_ns),
             ("launch_ns", self.launch_ns),
             ("dispatch", self.dispatch),
+            ("chunk", self.chunk),
         ];
         for (name, value) in times {
             if !(value.is_finite() && value >= 0.0) {

@@ -6,6 +6,7 @@ use std::collections::BinaryHeap;
 use amk_schedule_ir::{Program, Target};
 use serde::Serialize;
 
+use super::calibration::CHUNK_BYTES;
 use super::layout::{Floor, Layout, SmPlan};
 use super::{Calibration, CostError};
 
@@ -122,6 +123,11 @@ struct Sm {
     ready: f64,
     /// Everything of the instruction up to now is done.
     time: f64,
+}
+
+/// What a chunk of `bytes` takes its consumers beyond its bytes, ns.
+fn chunk_ns(c: &Calibration, bytes: f64) -> f64 {
+    c.chunk * c.cycle_ns() * (1.0 - bytes / CHUNK_BYTES).max(0.0)
 }
 
 struct Run<'a> {
@@ -298,7 +304,7 @@ impl<'a> Run<'a> {
             let at = sm.landed[slot].max(sm.begin);
             sm.released[slot] = at;
             sm.held = sm.held.max(at);
-            sm.owed += bytes * step.byte_ns;
+            sm.owed += bytes * step.byte_ns + chunk_ns(self.c, bytes);
             sm.consumed += 1;
             sm.chunk += 1;
             sm.took += 1;
@@ -349,7 +355,8 @@ impl<'a> Run<'a> {
         let before = sm.consumed;
         while sm.left > 0 && sm.consumed < sm.issued {
             let bytes = f64::from(plan.chunks.get(sm.chunk).copied().unwrap_or(0));
-            sm.time = sm.time.max(sm.landed[slot]) + bytes * step.byte_ns;
+            let work = bytes * step.byte_ns + chunk_ns(self.c, bytes);
+            sm.time = sm.time.max(sm.landed[slot]) + work;
             sm.released[slot] = sm.time;
             sm.consumed += 1;
             sm.chunk += 1;

@@ -218,6 +218,7 @@ fn drawn(rng: &mut Rng) -> Calibration {
         boundary_ns: draw(0.0, 3000.0),
         launch_ns: draw(0.0, 8000.0),
         dispatch: draw(0.0, 800.0),
+        chunk: draw(0.0, 800.0),
         ops: [("opaque".to_owned(), op)].into(),
         ..Calibration::ideal()
     }
@@ -434,7 +435,7 @@ fn shipped_records_are_sound_and_others_say_that_they_are_assumed() {
         assert_ne!(edited, text);
         Calibration::parse(&edited).unwrap_err().to_string()
     };
-    assert!(wrong("\"format\":1", "\"format\":7").contains("format 7"));
+    assert!(wrong("\"format\":2", "\"format\":7").contains("format 7"));
     assert!(wrong("\"clock_mhz\":", "\"clock_mhz\":-").contains("clock_mhz"));
     assert!(wrong("\"norm_qkv\"", "\"norm_qvk\"").contains("norm_qvk"));
     assert!(wrong("\"store_ns\"", "\"stone_ns\"").contains("stone_ns"));
