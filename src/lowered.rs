@@ -11,9 +11,13 @@ pub enum Recipe {
     Concat(Vec<String>),
     /// Row `2r` is row `r` of the first tensor, row `2r + 1` is row `r` of the second.
     Interleave(String, String),
+    /// One more than the elements of this vector.
+    OnePlus(String),
     /// The RoPE table `[max_positions, n]`, `n` the components of a head that are rotated: the cosines of
     /// the `n / 2` frequencies at that position, then their sines.
     Rope,
+    /// The same of the layers that have a rotary base of their own.
+    LocalRope,
 }
 
 /// A lowered model.

@@ -52,12 +52,12 @@ pub mod weights;
 
 pub use checkpoint::{Checkpoint, CheckpointError, shape_only};
 pub use config::{
-    Activation, Feature, GenerationConfig, LayerPlan, LayerRope, ModelConfig, Role, Rope,
-    RopeScaling, RopeTable, TensorSpec,
+    Activation, Feature, GenerationConfig, LayerPlan, LayerRope, ModelConfig, NormWeight, Role,
+    Rope, RopeScaling, RopeTable, TensorSpec,
 };
 pub use embedded::NAME as EMBEDDED_NAME;
 pub use hub::{Hub, Source, Spec};
-pub use reference::{Observer, Place, Reference, ReferenceError, Want, greedy};
+pub use reference::{Observer, Place, Reference, ReferenceError, Want, erf, greedy};
 pub use sampling::{Sampler, Sampling};
 pub use survey::{Refusal, Subject, Survey};
 pub use tokenizer::{Message, Tokenizer};

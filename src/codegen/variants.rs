@@ -249,6 +249,18 @@ impl Planner<'_> {
         let sync = |b: &Buffer| if b.sync == BufferSync::Packet { "PACKET" } else { "PLAIN" };
         let phase = |a: Option<&Access>| u64::from(a.map_or(0, |a| a.phase));
         let mut input = None;
+        let other = match &i.op {
+            Op::NormQkv(op) => op.plain,
+            Op::NormGateUp(op) => op.plain || op.activation != op::Activation::Silu,
+            Op::LinearResidual(op) => op.raw,
+            Op::NormLmHead(op) => op.cap.is_some(),
+            Op::Attention(op) => op.cap.is_some() || op.wide_norm,
+            Op::NormResidual(_) => true,
+            _ => false,
+        };
+        if other {
+            return Err(unsupported(i.id, "parameters that no kernel has yet"));
+        }
         let (op, call) = match &i.op {
             Op::Embed(op) => {
                 let table = self.buffer(read(1))?;
@@ -395,7 +407,9 @@ impl Planner<'_> {
                 }
                 ("sample", "op_sample(cx)".to_owned())
             }
-            Op::Opaque(_) => return Err(unsupported(i.id, "an opaque op has no kernel")),
+            Op::NormResidual(_) | Op::Opaque(_) => {
+                return Err(unsupported(i.id, "an opaque op has no kernel"));
+            }
         };
         let case = self.case(op, call);
         self.count_chunks(sm, i, case);

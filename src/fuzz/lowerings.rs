@@ -157,7 +157,8 @@ fn random_shape(rng: &mut Rng, want: Want, target: &Target) -> Shape {
     let mut shape = Shape::llama("random", sizes, rng.chance(1, 2), dtype);
     // Mixed storage types within one fused matrix.
     shape.layers[0].key.dtype = rng.pick(&dtypes);
-    shape.layers[0].input_norm.dtype = rng.pick(&dtypes);
+    let dtype = rng.pick(&dtypes);
+    shape.layers[0].input_norm.iter_mut().for_each(|t| t.dtype = dtype);
     shape
 }
 

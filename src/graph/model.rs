@@ -22,10 +22,14 @@ pub enum StageKind {
     Attention,
     /// Output projection added to the residual.
     Output,
-    /// Norm, gate and up projections, SiLU and product.
+    /// Norm of the output projection, added to the residual.
+    OutputNorm,
+    /// Norm, gate and up projections, activation and product.
     GateUp,
     /// Down projection added to the residual.
     Down,
+    /// Norm of the down projection, added to the residual.
+    DownNorm,
     /// Norm and LM head.
     Head,
     /// Argmax and the end of the step.
@@ -39,6 +43,8 @@ pub enum Class {
     Residual,
     /// Residual rows published to everybody.
     Hidden,
+    /// A projection before its norm.
+    Output,
     Qkv,
     Attention,
     Act,
@@ -86,7 +92,7 @@ pub struct Stage {
     pub layer: Option<usize>,
     /// The matrix it multiplies by.
     pub matrix: Option<Matrix>,
-    /// The norm in front of it.
+    /// The norm in front of it, or of what it adds.
     pub norm: Option<TensorInfo>,
     /// Value it makes for other SMs; the residual it updates in place is not named.
     pub output: Option<ValueId>,
@@ -100,8 +106,10 @@ impl Stage {
             StageKind::Qkv => "qkv",
             StageKind::Attention => "attention",
             StageKind::Output => "output",
+            StageKind::OutputNorm => "output norm",
             StageKind::GateUp => "gate/up",
             StageKind::Down => "down",
+            StageKind::DownNorm => "down norm",
             StageKind::Head => "lm head",
             StageKind::Boundary => "boundary",
         };
@@ -138,24 +146,24 @@ impl ModelGraph {
             let after = b.value(&at("hidden after mlp"), Class::Hidden, s.hidden);
             let [wqkv, wo, wgu, wd] = matrices(shape, l, t);
 
-            let input = t.input_norm.clone();
-            let a = b.stage(StageKind::Qkv, Some(l), Some(wqkv), Some(input), Some(qkv));
+            let a = b.stage(StageKind::Qkv, Some(l), Some(wqkv), t.input_norm.clone(), Some(qkv));
             if let Some((stage, value)) = published {
                 b.graph.add_edge(stage, a, value);
             }
             let c = b.stage(StageKind::Attention, Some(l), None, None, Some(attention));
             b.graph.add_edge(a, c, qkv);
-            let o = b.stage(StageKind::Output, Some(l), Some(wo), None, Some(middle));
-            b.graph.add_edge(c, o, attention);
-            b.graph.add_edge(owner, o, residual);
-            let post = t.post_norm.clone();
-            let g = b.stage(StageKind::GateUp, Some(l), Some(wgu), Some(post), Some(act));
-            b.graph.add_edge(o, g, middle);
-            let d = b.stage(StageKind::Down, Some(l), Some(wd), None, Some(after));
-            b.graph.add_edge(g, d, act);
-            b.graph.add_edge(o, d, residual);
-            owner = d;
-            published = Some((d, after));
+            let kinds = (StageKind::Output, StageKind::OutputNorm);
+            let o = b.added(kinds, l, wo, &t.extra.output_norm, middle);
+            b.graph.add_edge(c, o.first, attention);
+            b.graph.add_edge(owner, o.last, residual);
+            let g = b.stage(StageKind::GateUp, Some(l), Some(wgu), t.post_norm.clone(), Some(act));
+            b.graph.add_edge(o.last, g, middle);
+            let kinds = (StageKind::Down, StageKind::DownNorm);
+            let d = b.added(kinds, l, wd, &t.extra.down_norm, after);
+            b.graph.add_edge(g, d.first, act);
+            b.graph.add_edge(o.last, d.last, residual);
+            owner = d.last;
+            published = Some((d.last, after));
         }
         let best = b.value("best", Class::Best, 0);
         let head = Matrix {
@@ -224,6 +232,40 @@ impl Builder {
         output: Option<ValueId>,
     ) -> NodeIndex {
         self.graph.add_node(Stage { kind, layer, matrix, norm, output })
+    }
+}
+
+/// Stages that add a projection to the residual: the one that takes its input, and the one that adds, which are
+/// one where the projection has no norm of its own.
+struct Added {
+    first: NodeIndex,
+    last: NodeIndex,
+}
+
+impl Builder {
+    /// A projection of layer `l` added to the residual, which is published as `hidden`. `kinds` are those of the
+    /// projection and of its norm.
+    fn added(
+        &mut self,
+        kinds: (StageKind, StageKind),
+        l: usize,
+        matrix: Matrix,
+        norm: &Option<TensorInfo>,
+        hidden: ValueId,
+    ) -> Added {
+        if norm.is_none() {
+            let stage = self.stage(kinds.0, Some(l), Some(matrix), None, Some(hidden));
+            return Added { first: stage, last: stage };
+        }
+        let name = match kinds.0 {
+            StageKind::Output => format!("layer {l} attention output"),
+            _ => format!("layer {l} mlp output"),
+        };
+        let output = self.value(&name, Class::Output, matrix.rows);
+        let first = self.stage(kinds.0, Some(l), Some(matrix), None, Some(output));
+        let last = self.stage(kinds.1, Some(l), None, norm.clone(), Some(hidden));
+        self.graph.add_edge(first, last, output);
+        Added { first, last }
     }
 }
 

@@ -1,9 +1,10 @@
 //! Shapes from checkpoints and configs.
 
-use amk_models::{Checkpoint, Feature, LayerRope, ModelConfig, Role};
+use amk_models::{Checkpoint, Feature, LayerRope, ModelConfig, NormWeight, Role};
 use amk_schedule_ir::DType;
+use amk_schedule_ir::op::Activation;
 
-use super::{Factors, LayerExtras, LayerTensors, Shape, Sizes, TensorInfo};
+use super::{Caps, Factors, LayerExtras, LayerTensors, Shape, Sizes, TensorInfo};
 
 /// What the ops compute beside the plain Llama block. The rope table is made on the host, so that whatever gives
 /// one table for all sequences is supported.
@@ -15,12 +16,20 @@ pub const FEATURES: &[Feature] = &[
     Feature::MlpBias,
     Feature::FusedProjections,
     Feature::HeadNorm,
+    Feature::WideQkNorm,
+    Feature::NormOnePlus,
+    Feature::OutputNorm,
+    Feature::NoInputNorm,
+    Feature::Gelu,
     Feature::NoRope,
+    Feature::LocalRope,
     Feature::PartialRotary,
     Feature::RopeLinear,
     Feature::RopeLlama3,
     Feature::RopeYarn,
     Feature::ScoreScale,
+    Feature::ScoreCap,
+    Feature::LogitCap,
     Feature::EmbeddingScale,
     Feature::ResidualScale,
     Feature::LogitScale,
@@ -79,6 +88,8 @@ impl Shape {
             tensor(layer, role)
                 .unwrap_or_else(|| TensorInfo { name: String::new(), dtype: DType::F32 })
         };
+        let features = config.features();
+        let wide = features.contains(&Feature::WideQkNorm);
         let layer = |l: usize| {
             let of = |role| must(Some(l), role);
             let maybe = |role| tensor(Some(l), role);
@@ -89,16 +100,21 @@ impl Shape {
                 gate_up_bias: maybe(Role::GateBias).map(|gate| [gate, of(Role::UpBias)]),
                 down_bias: maybe(Role::DownBias),
                 head_norms: maybe(Role::QueryNorm).map(|query| [query, of(Role::KeyNorm)]),
+                wide_norm: wide,
+                output_norm: maybe(Role::AttentionOutputNorm),
+                down_norm: maybe(Role::MlpOutputNorm),
+                local_rope: config.local_rope.is_some()
+                    && config.layers.get(l).is_some_and(|p| p.rope == LayerRope::Local),
                 unrotated: config.layers.get(l).is_some_and(|p| p.rope == LayerRope::None),
                 window: config.layers.get(l).and_then(|p| p.window).map(|w| w as u64),
             };
             LayerTensors {
-                input_norm: of(Role::InputNorm),
+                input_norm: maybe(Role::InputNorm),
                 query: of(Role::Query),
                 key: of(Role::Key),
                 value: of(Role::Value),
                 output: of(Role::Output),
-                post_norm: of(Role::PostNorm),
+                post_norm: maybe(Role::PostNorm),
                 gate: of(Role::Gate),
                 up: of(Role::Up),
                 down: of(Role::Down),
@@ -133,10 +149,17 @@ impl Shape {
                 residual: factor(config.residual_scale),
                 logits: factor(1.0 / config.logit_divisor),
             },
+            one_plus: config.family.norm_weight == NormWeight::OnePlus,
+            caps: Caps { scores: config.score_cap, logits: config.logit_cap },
+            activation: match config.activation {
+                amk_models::Activation::Silu => Activation::Silu,
+                amk_models::Activation::Gelu => Activation::Gelu,
+                amk_models::Activation::GeluTanh => Activation::GeluTanh,
+            },
             rotary: Some(config.rope.rotary_dim(config.head_dim))
                 .filter(|&d| d != config.head_dim)
                 .map(|d| d as u64),
-            unsupported: config.features().into_iter().filter(|f| !FEATURES.contains(f)).collect(),
+            unsupported: features.into_iter().filter(|f| !FEATURES.contains(f)).collect(),
         }
     }
 }

@@ -327,6 +327,8 @@ impl Knobs {
                 unrotated: false,
                 window: None,
                 head_norm: None,
+                wide_norm: false,
+                cap: None,
             });
             op.shared(cx, &resources, 1)
                 .into_iter()

@@ -34,7 +34,7 @@ pub use bucket::{bucket_of, buckets};
 pub use config::FEATURES;
 pub use error::LowerError;
 pub use knobs::{EdgeKind, Edges, Knobs, Windows};
-pub use shape::{Factors, LayerExtras, LayerTensors, Shape, Sizes, TensorInfo, widest};
+pub use shape::{Caps, Factors, LayerExtras, LayerTensors, Shape, Sizes, TensorInfo, widest};
 
 use crate::graph::ModelGraph;
 use crate::lowered::Lowered;

@@ -3,6 +3,7 @@
 
 use amk_models::Feature;
 use amk_schedule_ir::DType;
+use amk_schedule_ir::op::Activation;
 use serde::{Deserialize, Serialize};
 
 use super::LowerError;
@@ -67,12 +68,14 @@ impl Sizes {
 /// Tensors of one decoder layer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LayerTensors {
-    pub input_norm: TensorInfo,
+    /// Norm before attention; none: there is none.
+    pub input_norm: Option<TensorInfo>,
     pub query: TensorInfo,
     pub key: TensorInfo,
     pub value: TensorInfo,
     pub output: TensorInfo,
-    pub post_norm: TensorInfo,
+    /// Norm before the MLP; none: there is none.
+    pub post_norm: Option<TensorInfo>,
     pub gate: TensorInfo,
     pub up: TensorInfo,
     pub down: TensorInfo,
@@ -88,8 +91,16 @@ pub struct LayerExtras {
     /// Biases of gate and up.
     pub gate_up_bias: Option<[TensorInfo; 2]>,
     pub down_bias: Option<TensorInfo>,
-    /// Norms of each query and each key head.
+    /// Norms of query and key heads: of each, or with [`LayerExtras::wide_norm`] of all together.
     pub head_norms: Option<[TensorInfo; 2]>,
+    /// Are the norms of query and key heads over all heads together?
+    pub wide_norm: bool,
+    /// Norm of what attention adds to the residual.
+    pub output_norm: Option<TensorInfo>,
+    /// Norm of what the MLP adds to the residual.
+    pub down_norm: Option<TensorInfo>,
+    /// Are heads rotated by the second table?
+    pub local_rope: bool,
     /// Are heads left as they are, not rotated?
     pub unrotated: bool,
     /// Positions a position sees, itself among them; none: all before it.
@@ -107,6 +118,15 @@ pub struct Factors {
     pub logits: Option<f32>,
 }
 
+/// Soft caps: `x` becomes `cap * tanh(x / cap)`.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Caps {
+    /// Of the attention scores.
+    pub scores: Option<f32>,
+    /// Of the logits.
+    pub logits: Option<f32>,
+}
+
 /// A model as the lowering sees it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Shape {
@@ -119,6 +139,11 @@ pub struct Shape {
     /// Output head; the embedding's tensor where the model ties them.
     pub head: TensorInfo,
     pub factors: Factors,
+    /// Are norm weights stored less one?
+    pub one_plus: bool,
+    pub caps: Caps,
+    /// What the gate of the MLP goes through.
+    pub activation: Activation,
     /// Components of a head that are rotated; none: all.
     pub rotary: Option<u64>,
     /// What the model does that no op here computes; [`Shape::check`] refuses it.
@@ -133,12 +158,12 @@ impl Shape {
         let layer = |l: u64| {
             let at = |part: &str| tensor(format!("model.layers.{l}.{part}.weight"));
             LayerTensors {
-                input_norm: at("input_layernorm"),
+                input_norm: Some(at("input_layernorm")),
                 query: at("self_attn.q_proj"),
                 key: at("self_attn.k_proj"),
                 value: at("self_attn.v_proj"),
                 output: at("self_attn.o_proj"),
-                post_norm: at("post_attention_layernorm"),
+                post_norm: Some(at("post_attention_layernorm")),
                 gate: at("mlp.gate_proj"),
                 up: at("mlp.up_proj"),
                 down: at("mlp.down_proj"),
@@ -153,6 +178,9 @@ impl Shape {
             head: if tied { embedding.clone() } else { tensor("lm_head.weight".to_owned()) },
             embedding,
             factors: Factors::default(),
+            one_plus: false,
+            caps: Caps::default(),
+            activation: Activation::default(),
             rotary: None,
             unsupported: Vec::new(),
         }
@@ -218,16 +246,16 @@ impl LayerTensors {
     fn all(&self) -> Vec<&TensorInfo> {
         let e = &self.extra;
         let mut all = vec![
-            &self.input_norm,
             &self.query,
             &self.key,
             &self.value,
             &self.output,
-            &self.post_norm,
             &self.gate,
             &self.up,
             &self.down,
         ];
+        all.extend(self.input_norm.iter().chain(&self.post_norm));
+        all.extend(e.output_norm.iter().chain(&e.down_norm));
         all.extend(e.qkv_bias.iter().flatten());
         all.extend(e.gate_up_bias.iter().flatten());
         all.extend(e.head_norms.iter().flatten());

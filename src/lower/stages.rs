@@ -41,6 +41,7 @@ pub(super) fn emit(
             StageKind::Qkv => e.qkv(stage, input)?,
             StageKind::Attention => e.attention(stage, input)?,
             StageKind::Output | StageKind::Down => e.residual(stage, input)?,
+            StageKind::OutputNorm | StageKind::DownNorm => e.norm_residual(stage, input)?,
             StageKind::GateUp => e.gate_up(stage, input)?,
             StageKind::Head => e.head(stage, input)?,
             StageKind::Boundary => e.boundary(input)?,
@@ -54,6 +55,8 @@ struct Globals {
     tokens: BufferId,
     embedding: BufferId,
     rope: BufferId,
+    /// The table of layers with a rotary base of their own, if there are any.
+    local_rope: Option<BufferId>,
     residual: BufferId,
 }
 
@@ -65,7 +68,16 @@ impl Globals {
         let local = vec![plan.cx.tokens, s.hidden];
         let plain = BufferSync::Plain;
         let positions = vec![plan.capacity + plan.cx.tokens];
+        let turned = vec![s.max_positions, shape.rotary.unwrap_or(s.head_dim)];
+        let local_rope = match shape.layers.iter().any(|l| l.extra.local_rope) {
+            true => {
+                let (name, recipe) = ("local rope".into(), Some(Recipe::LocalRope));
+                Some(b.buffer(name, Constant, plain, DType::F32, turned.clone(), recipe)?)
+            }
+            false => None,
+        };
         Ok(Globals {
+            local_rope,
             tokens: b.buffer("tokens".into(), Tokens, plain, DType::U32, positions, None)?,
             embedding: b.buffer(
                 "embedding".into(),
@@ -80,7 +92,7 @@ impl Globals {
                 Constant,
                 plain,
                 DType::F32,
-                vec![s.max_positions, shape.rotary.unwrap_or(s.head_dim)],
+                turned,
                 Some(Recipe::Rope),
             )?,
             residual: b.buffer(
@@ -132,22 +144,40 @@ impl Emit<'_> {
         RowTiles { rows: self.s.hidden, tile: TILE, n: self.plan.grid, shift: 0 }
     }
 
-    fn constant(&mut self, name: String, t: &super::TensorInfo) -> Result<BufferId, LowerError> {
-        let recipe = Recipe::Concat(vec![t.name.clone()]);
+    /// The weight of a norm: as it is stored, or in float32.
+    fn norm_weight(
+        &mut self,
+        name: String,
+        t: &super::TensorInfo,
+        width: u64,
+        wide: bool,
+    ) -> Result<BufferId, LowerError> {
+        let (recipe, dtype) = match self.shape.one_plus {
+            // One more than a bf16 number is none, as a rule.
+            true => (Recipe::OnePlus(t.name.clone()), DType::F32),
+            false if wide => (Recipe::Concat(vec![t.name.clone()]), DType::F32),
+            false => (Recipe::Concat(vec![t.name.clone()]), t.dtype),
+        };
         let (kind, sync) = (BufferKind::Constant, BufferSync::Plain);
-        self.build.buffer(name, kind, sync, t.dtype, vec![self.s.hidden], Some(recipe))
+        self.build.buffer(name, kind, sync, dtype, vec![width], Some(recipe))
     }
 
-    fn norm(&mut self, stage: &Stage) -> Result<BufferId, LowerError> {
-        let name = match stage.kind {
-            StageKind::Qkv => self.name(stage, "input norm"),
-            StageKind::GateUp => self.name(stage, "post norm"),
-            _ => "final norm".to_owned(),
+    /// The weight of the norm of a stage, if it has one.
+    fn norm(&mut self, stage: &Stage) -> Result<Option<BufferId>, LowerError> {
+        let (name, wide) = match stage.kind {
+            StageKind::Qkv => (self.name(stage, "input norm"), false),
+            StageKind::OutputNorm => (self.name(stage, "output norm"), true),
+            StageKind::GateUp => (self.name(stage, "post norm"), false),
+            StageKind::DownNorm => (self.name(stage, "down norm"), true),
+            _ => ("final norm".to_owned(), false),
         };
-        match &stage.norm {
-            Some(tensor) => self.constant(name, tensor),
-            None => Err(malformed(stage, "a norm")),
-        }
+        let width = self.s.hidden;
+        stage.norm.as_ref().map(|t| self.norm_weight(name, t, width, wide)).transpose()
+    }
+
+    /// The same of a stage that cannot do without.
+    fn must_norm(&mut self, stage: &Stage) -> Result<BufferId, LowerError> {
+        self.norm(stage)?.ok_or_else(|| malformed(stage, "a norm"))
     }
 
     /// A float32 vector: tensors one after the other, or row by row of two.
@@ -189,6 +219,7 @@ impl Emit<'_> {
         let knobs = &self.plan.edges;
         let (kind, dtype) = match value.class {
             Class::Hidden | Class::Residual | Class::Best => (knobs.hidden, self.activation),
+            Class::Output => (knobs.hidden, DType::F32),
             Class::Qkv => (knobs.qkv, DType::F32),
             Class::Attention => (knobs.attention, self.activation),
             Class::Act => (knobs.act, self.activation),
@@ -228,9 +259,10 @@ impl Emit<'_> {
             None => (Source::Embedding, self.s.vocab),
         };
         let mut reads = match input {
-            Some(edge) => vec![edge.buffer, norm],
-            None => vec![self.globals.tokens, self.globals.embedding, norm],
+            Some(edge) => vec![edge.buffer],
+            None => vec![self.globals.tokens, self.globals.embedding],
         };
+        reads.extend(norm);
         let biases = self.extra(stage).qkv_bias;
         if let Some(biases) = &biases {
             reads.push(self.vector(self.name(stage, "qkv bias"), biases, false, total)?);
@@ -247,6 +279,7 @@ impl Emit<'_> {
                 vocab,
                 bias: biases.is_some(),
                 factor,
+                plain: norm.is_none(),
             });
             let links = Links {
                 reads: &reads,
@@ -281,17 +314,16 @@ impl Emit<'_> {
         let extra = self.extra(stage);
         let mut constants = Vec::new();
         if !extra.unrotated {
-            constants.push(self.globals.rope);
+            let local = self.globals.local_rope.filter(|_| extra.local_rope);
+            constants.push(local.unwrap_or(self.globals.rope));
         }
         if let Some([query, key]) = &extra.head_norms {
-            for (what, tensor) in [("query norm", query), ("key norm", key)] {
+            let heads = if extra.wide_norm { [s.heads, s.kv_heads] } else { [1, 1] };
+            for (what, tensor, heads) in
+                [("query norm", query, heads[0]), ("key norm", key, heads[1])]
+            {
                 let name = self.name(stage, what);
-                constants.push(self.vector(
-                    name,
-                    std::slice::from_ref(tensor),
-                    false,
-                    s.head_dim,
-                )?);
+                constants.push(self.norm_weight(name, tensor, heads * s.head_dim, true)?);
             }
         }
         let out = self.output(stage)?;
@@ -325,6 +357,8 @@ impl Emit<'_> {
                 unrotated: extra.unrotated,
                 window: extra.window,
                 head_norm: extra.head_norms.is_some().then_some(Scalar(s.eps)),
+                wide_norm: extra.head_norms.is_some() && extra.wide_norm,
+                cap: self.shape.caps.scores.map(Scalar),
             });
             let mut reads = vec![qkv.buffer];
             if last {
@@ -384,12 +418,18 @@ impl Emit<'_> {
         let out = self.output(stage)?;
         let tiles = self.owned();
         let residual = self.globals.residual;
-        let mut reads = vec![edge.buffer, residual];
+        let (mut reads, mut writes) = (vec![edge.buffer], vec![]);
         let extra = self.extra(stage);
-        let bias = match stage.kind {
-            StageKind::Output => extra.output_bias,
-            _ => extra.down_bias,
+        let (bias, norm) = match stage.kind {
+            StageKind::Output => (extra.output_bias, extra.output_norm),
+            _ => (extra.down_bias, extra.down_norm),
         };
+        let raw = norm.is_some();
+        if !raw {
+            reads.push(residual);
+            writes.push(residual);
+        }
+        writes.push(out.buffer);
         if let Some(bias) = &bias {
             let what = if stage.kind == StageKind::Output { "output bias" } else { "down bias" };
             let name = self.name(stage, what);
@@ -402,14 +442,42 @@ impl Emit<'_> {
                 hidden: self.s.hidden,
                 rows,
                 bias: bias.is_some(),
-                factor: self.shape.factors.residual.map(Scalar),
+                factor: self.shape.factors.residual.map(Scalar).filter(|_| !raw),
+                raw,
             });
             let links = Links {
                 reads: &reads,
-                writes: &[residual, out.buffer],
+                writes: &writes,
                 input,
                 output: Some(out),
                 weight: Some((weight, phase)),
+            };
+            self.build.instruction(sm, op, links)?;
+        }
+        Ok(())
+    }
+
+    /// A projection normalised and added to the residual by the owners of its rows.
+    fn norm_residual(&mut self, stage: &Stage, input: Option<Edge>) -> Result<(), LowerError> {
+        let edge = input.ok_or_else(|| malformed(stage, "an input"))?;
+        let norm = self.must_norm(stage)?;
+        let out = self.output(stage)?;
+        let tiles = self.owned();
+        let residual = self.globals.residual;
+        for sm in 0..self.plan.grid {
+            let Some(rows) = tiles.of(sm) else { continue };
+            let op = Op::NormResidual(NormResidual {
+                hidden: self.s.hidden,
+                rows,
+                eps: Scalar(self.s.eps),
+                factor: self.shape.factors.residual.map(Scalar),
+            });
+            let links = Links {
+                reads: &[edge.buffer, norm, residual],
+                writes: &[residual, out.buffer],
+                input,
+                output: Some(out),
+                weight: None,
             };
             self.build.instruction(sm, op, links)?;
         }
@@ -422,7 +490,8 @@ impl Emit<'_> {
         let weight = self.weight(stage)?;
         let out = self.output(stage)?;
         let tiles = self.shifting(self.s.inner, PAIR_TILE);
-        let mut reads = vec![edge.buffer, norm];
+        let mut reads = vec![edge.buffer];
+        reads.extend(norm);
         let biases = self.extra(stage).gate_up_bias;
         if let Some(biases) = &biases {
             let name = self.name(stage, "gate/up bias");
@@ -436,6 +505,8 @@ impl Emit<'_> {
                 rows,
                 eps: Scalar(self.s.eps),
                 bias: biases.is_some(),
+                plain: norm.is_none(),
+                activation: self.shape.activation,
             });
             let links = Links {
                 reads: &reads,
@@ -451,7 +522,7 @@ impl Emit<'_> {
 
     fn head(&mut self, stage: &Stage, input: Option<Edge>) -> Result<(), LowerError> {
         let edge = input.ok_or_else(|| malformed(stage, "an input"))?;
-        let norm = self.norm(stage)?;
+        let norm = self.must_norm(stage)?;
         let weight = self.weight(stage)?;
         let vocab = self.s.vocab;
         let tiles = self.shifting(vocab, TILE);
@@ -491,6 +562,7 @@ impl Emit<'_> {
                 slot: slot as u64,
                 slots,
                 factor: self.shape.factors.logits.map(Scalar),
+                cap: self.shape.caps.logits.map(Scalar),
             });
             let links = Links {
                 reads: &[edge.buffer, norm],

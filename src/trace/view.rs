@@ -74,6 +74,7 @@ fn color(op: &str) -> &'static str {
         "attention" => "#e15759",
         "attention_merge" => "#b07aa1",
         "linear_residual" => "#59a14f",
+        "norm_residual" => "#edc948",
         "norm_gate_up" => "#f28e2b",
         "norm_lm_head" => "#76b7b2",
         "sample" => "#edc948",

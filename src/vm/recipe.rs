@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use amk_models::{Checkpoint, WeightTensor};
+use amk_models::{Checkpoint, Rope, WeightTensor};
 use amk_schedule_ir::BufferId;
 
 use super::data::{Data, DataError};
@@ -76,7 +76,22 @@ impl RecipeData {
             };
             let made = match recipe {
                 None => None,
-                Some(Recipe::Rope) => Some(rope(checkpoint, elements, width)),
+                Some(Recipe::Rope) => {
+                    Some(rope(checkpoint, &checkpoint.config().rope, elements, width))
+                }
+                Some(Recipe::LocalRope) => {
+                    let config = checkpoint.config();
+                    let base = config.local_rope.as_ref().unwrap_or(&config.rope);
+                    Some(rope(checkpoint, base, elements, width))
+                }
+                Some(Recipe::OnePlus(name)) => {
+                    let tensor = find(name)?;
+                    if count(&tensor) != elements {
+                        return Err(misfit(count(&tensor)));
+                    }
+                    let values = tensor.to_f32().into_iter().map(|w| w + 1.0).collect();
+                    Some(Contents::Kept { values, width: width as usize })
+                }
                 Some(Recipe::Concat(names)) => {
                     let parts: Vec<_> = names.iter().map(find).collect::<Result<_, _>>()?;
                     let found = parts.iter().map(count).sum();
@@ -141,11 +156,10 @@ fn count(tensor: &WeightTensor) -> u64 {
     tensor.shape().iter().map(|&n| n as u64).product()
 }
 
-/// The table of [`Recipe::Rope`]: per position the cosines, then the sines.
-fn rope(checkpoint: &Checkpoint, elements: u64, width: u64) -> Contents {
+/// The table of [`Recipe::Rope`] or [`Recipe::LocalRope`]: per position the cosines, then the sines.
+fn rope(checkpoint: &Checkpoint, rope: &Rope, elements: u64, width: u64) -> Contents {
     let positions = elements / width.max(1);
-    let config = checkpoint.config();
-    let table = config.rope.table(config.head_dim, positions as usize);
+    let table = rope.table(checkpoint.config().head_dim, positions as usize);
     let values = (0..positions as usize)
         .flat_map(|pos| {
             let (cos, sin) = table.cos_sin(pos);

@@ -36,7 +36,7 @@ prop_compose! {
         let mut shape = Shape::llama("random", s, tied, dtype);
         // Mixed storage types within one fused matrix.
         shape.layers[0].key.dtype = other;
-        shape.layers[0].input_norm.dtype = other;
+        shape.layers[0].input_norm.iter_mut().for_each(|t| t.dtype = other);
         shape
     }
 }

@@ -1,6 +1,6 @@
 //! Attention of a group of query heads of one kv head over one split of the past.
 
-use super::linear::activation;
+use super::linear::{activation, float_vector};
 use super::params::{finite_positive, op_params, optional_positive, positive};
 use super::{Footprint, OpContext, Operand, Rows};
 use crate::limits::{MAX_EXTENT, MAX_HEAD_DIM, MAX_SPLITS};
@@ -49,6 +49,11 @@ op_params! {
         pub window: Option<u64>,
         /// Epsilon of the norm of each query and key head, before it is rotated; absent: no norm.
         pub head_norm: Option<Scalar>,
+        /// Is that norm one over all query heads together and one over all key heads, instead of one of each head?
+        /// Then a unit reads all of them.
+        pub wide_norm: bool,
+        /// Soft cap of the scores: after the scale, `s` becomes `cap * tanh(s / cap)`; absent: none.
+        pub cap: Option<Scalar>,
     }
 }
 
@@ -87,6 +92,10 @@ impl Attention {
         finite_positive("scale", self.scale)?;
         positive("capacity", self.capacity, MAX_EXTENT)?;
         optional_positive("head_norm", self.head_norm)?;
+        if self.wide_norm && self.head_norm.is_none() {
+            return Err("`wide_norm` is given for heads that have no norm".to_owned());
+        }
+        optional_positive("cap", self.cap)?;
         if let Some(window) = self.window {
             positive("window", window, MAX_EXTENT)?;
         }
@@ -160,10 +169,18 @@ impl Attention {
         let head = |role, lo: u64, hi: u64| {
             activation(role, &[DType::F32], cx, self.qkv_width(), Span::at(lo * d, hi * d))
         };
-        let mut reads = vec![head("q", self.q.lo, self.q.hi)];
+        // A norm over all heads needs all of them.
+        let (q, k) = match self.wide_norm {
+            true => ((0, self.heads), (self.heads, self.heads + self.kv_heads)),
+            false => {
+                let k = self.heads + self.kv_head;
+                ((self.q.lo, self.q.hi), (k, k + 1))
+            }
+        };
+        let mut reads = vec![head("q", q.0, q.1)];
         if self.is_last() {
-            let (k, v) = (self.heads + self.kv_head, self.heads + self.kv_heads + self.kv_head);
-            reads.extend([head("k", k, k + 1), head("v", v, v + 1)]);
+            let v = self.heads + self.kv_heads + self.kv_head;
+            reads.extend([head("k", k.0, k.1), head("v", v, v + 1)]);
         }
         let step = Span::pos(0, cx.tokens as i64);
         if !self.unrotated {
@@ -177,14 +194,15 @@ impl Attention {
             });
         }
         if self.head_norm.is_some() {
-            let norm = |role| Operand {
-                role,
-                kinds: &[BufferKind::Constant],
-                dtypes: &[DType::F32],
-                shape: vec![Some(d)],
-                region: Region(vec![Span::at(0, d)]),
+            // Of the heads a norm is over, and those whose weights the unit takes.
+            let norm = |role, of: u64, lo: u64, hi: u64| match self.wide_norm {
+                true => float_vector(role, of * d, Span::at(lo * d, hi * d)),
+                false => float_vector(role, d, Span::at(0, d)),
             };
-            reads.extend([norm("query norm"), norm("key norm")]);
+            reads.extend([
+                norm("query norm", self.heads, self.q.lo, self.q.hi),
+                norm("key norm", self.kv_heads, self.kv_head, self.kv_head + 1),
+            ]);
         }
         reads
             .extend([self.cache("past keys", self.past()), self.cache("past values", self.past())]);
@@ -206,16 +224,19 @@ impl Attention {
         Footprint { reads, writes, weight: None, kv: true }
     }
 
-    /// Scratch: queries of the group, key and value of the step, and per warp and head one partial result.
+    /// Scratch: queries of the group, key and value of the step, and per warp and head one partial result; where a
+    /// norm is over all heads, then per warp and token a sum of squares of queries and one of keys.
     pub(crate) fn shared(&self, cx: OpContext, r: &Resources, _: u64) -> Vec<(Area, u64)> {
         let (d, group) = (self.head_dim, self.q.hi - self.q.lo);
         let inputs = (group + 2).saturating_mul(d).saturating_mul(cx.tokens);
         let partials = u64::from(r.consumer_warps).saturating_mul(group).saturating_mul(d + 2);
         let rope = d.saturating_mul(cx.tokens);
-        vec![(
-            Area::Scratch,
-            inputs.saturating_add(partials).saturating_add(rope).saturating_mul(4),
-        )]
+        let squares = match self.wide_norm {
+            true => cx.tokens.saturating_mul(2).saturating_mul(u64::from(r.consumer_warps)),
+            false => 0,
+        };
+        let floats = inputs.saturating_add(partials).saturating_add(rope).saturating_add(squares);
+        vec![(Area::Scratch, floats.saturating_mul(4))]
     }
 }
 

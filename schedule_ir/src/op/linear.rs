@@ -6,7 +6,7 @@
 
 use super::embed::{local_bytes, residual, table, tokens};
 use super::params::{finite_positive, op_params, optional_positive, positive};
-use super::{Footprint, OpContext, Operand, Rows, Source, WeightUse, linear_shared};
+use super::{Activation, Footprint, OpContext, Operand, Rows, Source, WeightUse, linear_shared};
 use crate::TILE_ROWS;
 use crate::limits::MAX_EXTENT;
 use crate::program::{Area, BufferKind, DType, Resources};
@@ -46,8 +46,13 @@ fn norm_weight(hidden: u64) -> Operand {
 
 /// One number per output row, float32.
 fn bias(total: u64, rows: Span) -> Operand {
+    float_vector("bias", total, rows)
+}
+
+/// Some of a constant vector of float32.
+pub(crate) fn float_vector(role: &'static str, total: u64, rows: Span) -> Operand {
     Operand {
-        role: "bias",
+        role,
         kinds: &[BufferKind::Constant],
         dtypes: &[DType::F32],
         shape: vec![Some(total)],
@@ -73,7 +78,7 @@ op_params! {
         pub total: u64,
         /// Output rows.
         pub rows: Rows,
-        /// Epsilon of the norm.
+        /// Epsilon of the norm; unused where there is none.
         pub eps: Scalar,
         /// Where the input comes from.
         pub source: Source,
@@ -84,6 +89,8 @@ op_params! {
         pub bias: bool,
         /// Factor of the embedding, where that is the source; absent: 1.
         pub factor: Option<Scalar>,
+        /// Is the input taken as it is, without a norm?
+        pub plain: bool,
     }
 }
 
@@ -113,7 +120,9 @@ impl NormQkv {
             Source::Hidden => vec![activation("hidden", FLOATS, cx, self.hidden, all)],
             Source::Embedding => vec![tokens(cx), table(self.vocab, self.hidden, all)],
         };
-        reads.push(norm_weight(self.hidden));
+        if !self.plain {
+            reads.push(norm_weight(self.hidden));
+        }
         let rows = Span::at(self.rows.lo, self.rows.hi);
         if self.bias {
             reads.push(bias(self.total, rows));
@@ -136,7 +145,7 @@ impl NormQkv {
 }
 
 op_params! {
-    /// `act[m, r] = silu(gate[m, r]) * up[m, r]`, where row `2r` of the weight matrix is gate row `r`
+    /// `act[m, r] = activation(gate[m, r]) * up[m, r]`, where row `2r` of the weight matrix is gate row `r`
     /// and row `2r+1` is up row `r`.
     pub struct NormGateUp {
         /// Width of the residual, K.
@@ -145,11 +154,15 @@ op_params! {
         pub inner: u64,
         /// Activation rows written; the first is a multiple of 4.
         pub rows: Rows,
-        /// Epsilon of the norm.
+        /// Epsilon of the norm; unused where there is none.
         pub eps: Scalar,
         optional
         /// Is there a bias, row by row as the matrix has them?
         pub bias: bool,
+        /// Is the input taken as it is, without a norm?
+        pub plain: bool,
+        /// What the gate goes through; absent: SiLU.
+        pub activation: Activation,
     }
 }
 
@@ -164,10 +177,11 @@ impl NormGateUp {
 
     pub(crate) fn footprint(&self, cx: OpContext) -> Footprint {
         let rows = Span::at(self.rows.lo, self.rows.hi);
-        let mut reads = vec![
-            activation("hidden", FLOATS, cx, self.hidden, Span::at(0, self.hidden)),
-            norm_weight(self.hidden),
-        ];
+        let mut reads =
+            vec![activation("hidden", FLOATS, cx, self.hidden, Span::at(0, self.hidden))];
+        if !self.plain {
+            reads.push(norm_weight(self.hidden));
+        }
         if self.bias {
             reads.push(bias(2 * self.inner, Span::at(2 * self.rows.lo, 2 * self.rows.hi)));
         }
@@ -190,6 +204,7 @@ impl NormGateUp {
 
 op_params! {
     /// `resid[m, r] += factor * (sum_k w[r, k] * x[m, k] + bias[r])`, then the rows are published as the next hidden state.
+    /// With `raw`, `sum_k w[r, k] * x[m, k] + bias[r]` itself is published, for a `norm_residual` to add.
     pub struct LinearResidual {
         /// Width of the input, K.
         pub inner: u64,
@@ -202,6 +217,8 @@ op_params! {
         pub bias: bool,
         /// Factor of what is added; absent: 1.
         pub factor: Option<Scalar>,
+        /// Is the product published in float32, and nothing added to the residual?
+        pub raw: bool,
     }
 }
 
@@ -211,24 +228,29 @@ impl LinearResidual {
         positive("hidden", self.hidden, MAX_EXTENT)?;
         self.rows.check("rows", self.hidden)?;
         optional_positive("factor", self.factor)?;
+        if self.raw && self.factor.is_some() {
+            return Err("`factor` is of what is added, but with `raw` nothing is".to_owned());
+        }
         aligned(self.rows, TILE_ROWS)
     }
 
     pub(crate) fn footprint(&self, cx: OpContext) -> Footprint {
         let rows = Span::at(self.rows.lo, self.rows.hi);
-        let mut reads = vec![
-            activation("input", FLOATS, cx, self.inner, Span::at(0, self.inner)),
-            residual(cx, self.hidden, rows),
-        ];
+        let mut reads = vec![activation("input", FLOATS, cx, self.inner, Span::at(0, self.inner))];
+        let mut writes = Vec::new();
+        if self.raw {
+            writes.push(activation("output", &[DType::F32], cx, self.hidden, rows));
+        } else {
+            reads.push(residual(cx, self.hidden, rows));
+            writes.push(residual(cx, self.hidden, rows));
+            writes.push(activation("hidden", FLOATS, cx, self.hidden, rows));
+        }
         if self.bias {
             reads.push(bias(self.hidden, rows));
         }
         Footprint {
             reads,
-            writes: vec![
-                residual(cx, self.hidden, rows),
-                activation("hidden", FLOATS, cx, self.hidden, rows),
-            ],
+            writes,
             weight: Some(WeightUse {
                 shape: [self.hidden, self.inner],
                 lo: self.rows.lo,
@@ -240,7 +262,9 @@ impl LinearResidual {
 
     pub(crate) fn shared(&self, cx: OpContext, r: &Resources, terms: u64) -> Vec<(Area, u64)> {
         let mut areas = linear_shared(cx, r, terms, self.inner);
-        areas.push((Area::Local, local_bytes(cx, self.rows)));
+        if !self.raw {
+            areas.push((Area::Local, local_bytes(cx, self.rows)));
+        }
         areas
     }
 }
@@ -264,6 +288,8 @@ op_params! {
         optional
         /// Factor of the logits; absent: 1.
         pub factor: Option<Scalar>,
+        /// Soft cap: after the factor, `x` becomes `cap * tanh(x / cap)`; absent: none.
+        pub cap: Option<Scalar>,
     }
 }
 
@@ -275,6 +301,7 @@ impl NormLmHead {
         aligned(self.rows, TILE_ROWS)?;
         finite_positive("eps", self.eps)?;
         optional_positive("factor", self.factor)?;
+        optional_positive("cap", self.cap)?;
         positive("slots", self.slots, MAX_EXTENT)?;
         if self.slot >= self.slots {
             return Err(format!("`slot` is {}, but there are {}", self.slot, self.slots));

@@ -7,6 +7,7 @@ mod boundary;
 mod embed;
 mod linear;
 mod merge;
+mod norm_residual;
 mod opaque;
 mod params;
 mod sample;
@@ -18,8 +19,9 @@ pub use boundary::BoundaryArrive;
 pub use embed::Embed;
 pub use linear::{LinearResidual, NormGateUp, NormLmHead, NormQkv};
 pub use merge::AttentionMerge;
+pub use norm_residual::NormResidual;
 pub use opaque::Opaque;
-pub use params::{Param, ParamError, Rows, Source};
+pub use params::{Activation, Param, ParamError, Rows, Source};
 pub use sample::{SETTINGS_WORDS, Sample};
 
 use crate::program::{Area, BufferKind, DType, Resources};
@@ -132,7 +134,9 @@ ops! {
     AttentionMerge(AttentionMerge) = "attention_merge",
     /// Matrix product added to the residual rows.
     LinearResidual(LinearResidual) = "linear_residual",
-    /// RMSNorm, gate and up projections, SiLU and product.
+    /// RMSNorm of a stage's output, added to the residual rows.
+    NormResidual(NormResidual) = "norm_residual",
+    /// RMSNorm, gate and up projections, activation and product.
     NormGateUp(NormGateUp) = "norm_gate_up",
     /// RMSNorm, LM head, logits and the argmax of these rows.
     NormLmHead(NormLmHead) = "norm_lm_head",

@@ -46,6 +46,19 @@ pub enum Source {
     Embedding,
 }
 
+/// What the gate goes through before it multiplies.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Activation {
+    /// `x / (1 + exp(-x))`.
+    #[default]
+    Silu,
+    /// `x * (1 + erf(x / sqrt 2)) / 2`.
+    Gelu,
+    /// `x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x^3))) / 2`.
+    GeluTanh,
+}
+
 /// A parameter type: how it prints and reads.
 pub trait Param: Sized {
     /// What a value looks like, for messages.
@@ -117,6 +130,25 @@ impl Param for Source {
         match text {
             "hidden" => Some(Source::Hidden),
             "embedding" => Some(Source::Embedding),
+            _ => None,
+        }
+    }
+}
+
+impl Param for Activation {
+    const EXPECTED: &'static str = "`silu`, `gelu` or `gelu_tanh`";
+    fn print(&self) -> String {
+        match self {
+            Activation::Silu => "silu".to_owned(),
+            Activation::Gelu => "gelu".to_owned(),
+            Activation::GeluTanh => "gelu_tanh".to_owned(),
+        }
+    }
+    fn parse(text: &str) -> Option<Self> {
+        match text {
+            "silu" => Some(Activation::Silu),
+            "gelu" => Some(Activation::Gelu),
+            "gelu_tanh" => Some(Activation::GeluTanh),
             _ => None,
         }
     }

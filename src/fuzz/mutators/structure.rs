@@ -137,6 +137,7 @@ fn constant(p: &mut Program, rng: &mut Rng) -> Option<()> {
         Op::NormQkv(o) => o.eps = bad,
         Op::NormGateUp(o) => o.eps = bad,
         Op::NormLmHead(o) => o.eps = bad,
+        Op::NormResidual(o) => o.eps = bad,
         Op::Attention(o) => o.scale = bad,
         Op::AttentionMerge(o) => o.splits = 0,
         Op::LinearResidual(o) => o.rows.hi = o.rows.lo,

@@ -1,10 +1,12 @@
 //! RoPE, append and softmax attention of some query heads over one split of the past.
 
 use std::borrow::Cow;
+use std::ops::Range;
 
+use amk_schedule_ir::Scalar;
 use amk_schedule_ir::op::Attention;
 
-use super::{Maths, Outcome, dot};
+use super::{Maths, Outcome, dot, inverse_rms};
 use crate::vm::memory::Values;
 
 /// Rotates the halves of `x` against each other; `table` is the position's cosines, then its sines.
@@ -28,17 +30,31 @@ struct Heads<'a> {
     /// Per token the cosines and sines of these components.
     table: &'a [f32],
     eps: Option<f32>,
+    /// Is a norm over all heads of a token together?
+    wide: bool,
 }
 
 impl Heads<'_> {
-    /// Heads of `[tokens, per_token, d]`; `norm` is the weight of the norm, if there is one.
-    fn ready(&self, x: &[f32], per_token: usize, norm: Option<&[f32]>) -> Vec<f32> {
+    /// The `taken` of the `heads` heads of `[tokens, heads, d]`; `norm` is the weight of the norm, if there is one.
+    fn ready(
+        &self,
+        x: &[f32],
+        heads: usize,
+        taken: Range<usize>,
+        norm: Option<&[f32]>,
+    ) -> Vec<f32> {
         let (d, width) = (self.d, self.rotary);
-        let mut out = x.to_vec();
-        for (m, token) in out.chunks_exact_mut(per_token * d).enumerate() {
-            for head in token.chunks_exact_mut(d) {
+        let mut out = Vec::with_capacity(x.len() / heads * taken.len());
+        for (m, token) in x.chunks_exact(heads * d).enumerate() {
+            for h in taken.clone() {
+                let first = out.len();
+                out.extend_from_slice(&token[h * d..(h + 1) * d]);
+                let head = &mut out[first..];
                 if let (Some(eps), Some(norm)) = (self.eps, norm) {
-                    let inverse = (dot(head, head) / d as f32 + eps).sqrt().recip();
+                    let (inverse, norm) = match self.wide {
+                        true => (inverse_rms(token, eps), &norm[h * d..(h + 1) * d]),
+                        false => (inverse_rms(head, eps), norm),
+                    };
                     head.iter_mut().zip(norm).for_each(|(v, w)| *v = *v * inverse * w);
                 }
                 if width > 0 {
@@ -50,9 +66,15 @@ impl Heads<'_> {
     }
 }
 
-/// Unnormalised output, maximum (base-2 exponent) and sum over a list of keys and values.
-fn softmax_sum(q: &[f32], keys: &[&[f32]], values: &[&[f32]], scale: f32) -> Vec<f32> {
-    let scores: Vec<f32> = keys.iter().map(|k| dot(q, k) * scale).collect();
+/// Unnormalised output, maximum (base-2 exponent) and sum over a list of keys and values. `score` makes a score
+/// of a product, base 2.
+fn softmax_sum(
+    q: &[f32],
+    keys: &[&[f32]],
+    values: &[&[f32]],
+    score: impl Fn(f32) -> f32,
+) -> Vec<f32> {
+    let scores: Vec<f32> = keys.iter().map(|k| score(dot(q, k))).collect();
     let largest = scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let mut out = vec![0.0; q.len()];
     let mut sum = 0.0;
@@ -78,25 +100,44 @@ pub(super) fn run(op: &Attention, cx: &Maths<'_>) -> Outcome {
         let (found, wanted) = (table.len(), tokens * rotary);
         return Err(format!("the RoPE rows have {found} values, not {wanted}"));
     }
-    let norm = |at: usize| match op.head_norm {
+    // Heads in the operands, and those of them that are taken.
+    let (first, kv) = (op.q.lo as usize, op.kv_head as usize);
+    let ((all_q, own_q), (all_k, own_k)) = match op.wide_norm {
+        true => {
+            let (all_q, all_k) = (op.heads as usize, op.kv_heads as usize);
+            ((all_q, first..first + heads), (all_k, kv..kv + 1))
+        }
+        false => ((heads, 0..heads), (1, 0..1)),
+    };
+    let norm = |at: usize, of: usize| match op.head_norm {
         None => Ok(None),
-        Some(_) => match cx.constant(at, 0..1)? {
-            weight if weight.len() == d => Ok(Some(weight)),
-            weight => Err(format!("a head norm has {} values, not {d}", weight.len())),
+        Some(_) => match (cx.constant(at, 0..1)?, if op.wide_norm { of * d } else { d }) {
+            (weight, wanted) if weight.len() == wanted => Ok(Some(weight)),
+            (weight, wanted) => {
+                Err(format!("a head norm has {} values, not {wanted}", weight.len()))
+            }
         },
     };
-    let (query_norm, key_norm) = (norm(past.saturating_sub(2))?, norm(past.saturating_sub(1))?);
+    let query_norm = norm(past.saturating_sub(2), all_q)?;
+    let key_norm = norm(past.saturating_sub(1), all_k)?;
     let eps = op.head_norm.map(|eps| eps.0);
-    let make = Heads { d, rotary, table: &table, eps };
-    let q = make.ready(cx.real_of(0, tokens * heads * d)?, heads, query_norm.as_deref());
+    let make = Heads { d, rotary, table: &table, eps, wide: op.wide_norm };
+    let q = cx.real_of(0, tokens * all_q * d)?;
+    let q = make.ready(q, all_q, own_q, query_norm.as_deref());
     let past_keys = cx.real(past)?;
     let past_values = cx.real_of(past + 1, past_keys.len())?;
     let (mut own_keys, mut own_values) = (Vec::new(), &[][..]);
     if op.is_last() {
-        own_keys = make.ready(cx.real_of(1, tokens * d)?, 1, key_norm.as_deref());
+        let keys = cx.real_of(1, tokens * all_k * d)?;
+        own_keys = make.ready(keys, all_k, own_k, key_norm.as_deref());
         own_values = cx.real_of(2, tokens * d)?;
     }
-    let scale = op.scale.0 * std::f32::consts::LOG2_E;
+    const LOG2_E: f32 = std::f32::consts::LOG2_E;
+    let scale = op.scale.0 * LOG2_E;
+    let score = |product: f32| match op.cap {
+        None => product * scale,
+        Some(Scalar(cap)) => (product * op.scale.0 / cap).tanh() * (cap * LOG2_E),
+    };
     let mut keys: Vec<&[f32]> = past_keys.chunks_exact(d).collect();
     let mut values: Vec<&[f32]> = past_values.chunks_exact(d).collect();
 
@@ -114,7 +155,7 @@ pub(super) fn run(op: &Attention, cx: &Maths<'_>) -> Outcome {
         let unseen = (first.saturating_sub(start) as usize).min(keys.len());
         for h in 0..heads {
             let q = &q[(m * heads + h) * d..][..d];
-            results[m * heads + h] = softmax_sum(q, &keys[unseen..], &values[unseen..], scale);
+            results[m * heads + h] = softmax_sum(q, &keys[unseen..], &values[unseen..], score);
         }
     }
 
@@ -142,7 +183,7 @@ mod tests {
 
     #[test]
     fn an_empty_split_weighs_nothing() {
-        let partial = softmax_sum(&[1.0, 2.0], &[], &[], 1.0);
+        let partial = softmax_sum(&[1.0, 2.0], &[], &[], |x| x);
         assert_eq!(partial, [0.0, 0.0, f32::NEG_INFINITY, 0.0]);
     }
 

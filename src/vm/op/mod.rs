@@ -9,6 +9,7 @@ mod merge;
 mod norm_gate_up;
 mod norm_lm_head;
 mod norm_qkv;
+mod norm_residual;
 mod sample;
 
 use std::borrow::Cow;
@@ -138,13 +139,24 @@ fn multiply(x: &mut [f32], factor: Option<Scalar>) {
     }
 }
 
+/// Soft cap: `cap * tanh(x / cap)`.
+fn soft_cap(x: &mut [f32], cap: Option<Scalar>) {
+    if let Some(Scalar(cap)) = cap {
+        x.iter_mut().for_each(|v| *v = (*v / cap).tanh() * cap);
+    }
+}
+
+/// `1 / sqrt(mean of squares + eps)` of a row.
+fn inverse_rms(row: &[f32], eps: f32) -> f32 {
+    (dot(row, row) / row.len() as f32 + eps).sqrt().recip()
+}
+
 /// Rows of `x` times the norm weight, and per row `1 / sqrt(mean of squares + eps)`, which the
 /// products are multiplied by afterwards.
 fn normed(x: &[f32], weight: &[f32], eps: f32) -> (Vec<f32>, Vec<f32>) {
     let k = weight.len();
-    let scale = |row: &[f32]| (dot(row, row) / k as f32 + eps).sqrt().recip();
     let scaled = x.chunks_exact(k).flat_map(|row| row.iter().zip(weight).map(|(a, g)| a * g));
-    (scaled.collect(), x.chunks_exact(k).map(scale).collect())
+    (scaled.collect(), x.chunks_exact(k).map(|row| inverse_rms(row, eps)).collect())
 }
 
 /// Products of normalised rows: `[tokens, rows]`.
@@ -169,6 +181,21 @@ fn norm_product(
     Ok(out)
 }
 
+/// Products of rows of width `k`, normalised by the weights of an operand with an epsilon, or as they are:
+/// `[tokens, rows]`.
+fn product(
+    cx: &Maths<'_>,
+    x: &[f32],
+    k: usize,
+    norm: Option<(usize, f32)>,
+    rows: Range<u64>,
+) -> Result<Vec<f32>, String> {
+    match norm {
+        Some((norm, eps)) => norm_product(cx, x, norm, eps, rows),
+        None => cx.product(rows, x, k),
+    }
+}
+
 /// The (value, id) pair as one number: the largest key is the largest value, the lowest id on ties.
 pub fn key(value: f32, id: u32) -> u64 {
     // -0 and +0 are equal values.
@@ -191,6 +218,7 @@ pub(crate) fn run(instruction: &Instruction, cx: &Maths<'_>) -> Outcome {
         Op::AttentionMerge(op) => merge::run(op, cx),
         Op::LinearResidual(op) => linear_residual::run(op, cx),
         Op::NormGateUp(op) => norm_gate_up::run(op, cx),
+        Op::NormResidual(op) => norm_residual::run(op, cx),
         Op::NormLmHead(op) => norm_lm_head::run(op, cx),
         Op::Sample(op) => sample::run(op, cx),
         Op::Boundary(_) => Ok(Vec::new()),

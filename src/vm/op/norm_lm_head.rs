@@ -2,7 +2,7 @@
 
 use amk_schedule_ir::op::NormLmHead;
 
-use super::{Maths, Outcome, key, multiply, norm_product};
+use super::{Maths, Outcome, key, multiply, norm_product, soft_cap};
 use crate::vm::memory::Values;
 
 pub(super) fn run(op: &NormLmHead, cx: &Maths<'_>) -> Outcome {
@@ -11,6 +11,7 @@ pub(super) fn run(op: &NormLmHead, cx: &Maths<'_>) -> Outcome {
     let last = &x[x.len() - hidden..];
     let mut logits = norm_product(cx, last, 1, op.eps.0, op.rows.lo..op.rows.hi)?;
     multiply(&mut logits, op.factor);
+    soft_cap(&mut logits, op.cap);
     let keys = logits.iter().zip(op.rows.lo..).map(|(&value, id)| key(value, id as u32));
     let best = keys.max().unwrap_or(0);
     Ok(vec![Values::Real(logits), Values::Keys(vec![best])])

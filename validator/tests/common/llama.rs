@@ -269,6 +269,7 @@ pub fn llama(s: Shape) -> Program {
                     vocab,
                     bias: false,
                     factor: None,
+                    plain: false,
                 });
                 b.emit(sm, op, &reads, &[qkv], Some(w_qkv), Some(counters[0]));
             }
@@ -296,6 +297,8 @@ pub fn llama(s: Shape) -> Program {
                 unrotated: false,
                 window: None,
                 head_norm: None,
+                wide_norm: false,
+                cap: None,
             });
             let mut reads = vec![qkv];
             if last {
@@ -332,6 +335,7 @@ pub fn llama(s: Shape) -> Program {
                     rows,
                     bias: false,
                     factor: None,
+                    raw: false,
                 });
                 b.emit(sm, op, &[input, resid], &[resid, out], Some(weight), Some(counter));
             }
@@ -347,6 +351,8 @@ pub fn llama(s: Shape) -> Program {
                         rows,
                         eps,
                         bias: false,
+                        plain: false,
+                        activation: Default::default(),
                     });
                     b.emit(sm, op, &[h, norm], &[inner], Some(w_gu), Some(counters[4]));
                 }
@@ -373,6 +379,7 @@ pub fn llama(s: Shape) -> Program {
             slot: slot as u64,
             slots,
             factor: None,
+            cap: None,
         });
         b.emit(sm, op, &[hidden.unwrap(), norm], &[logits, best], Some(w_head), None);
     }
