@@ -398,7 +398,8 @@ fn check_record(p: &Program, plan: &Plan, sm: &Sm, i: &Instruction, entry: &Entr
             rows(op.rows, op.hidden);
             let first = usize::from(op.source == Source::Embedding);
             in_out(first, i.writes.first());
-            assert_eq!(entry.address(F::A1), at(i.reads.get(first + 1)));
+            let norm = i.reads.get(first + 1).filter(|_| !op.plain);
+            assert_eq!(entry.address(F::A1), at(norm));
             assert_eq!(entry.address(F::A2), at(i.writes.first()));
             assert_eq!(entry.0[F::Const as usize], op.eps.0.to_bits());
             let (out, bias, factor) = (sync(i.writes.first()), op.bias, op.factor.is_some());
@@ -407,14 +408,23 @@ fn check_record(p: &Program, plan: &Plan, sm: &Sm, i: &Instruction, entry: &Entr
         Op::NormGateUp(op) => {
             rows(op.rows, op.hidden);
             in_out(0, i.writes.first());
-            assert_eq!(entry.address(F::A1), at(i.reads.get(1)));
+            assert_eq!(entry.address(F::A1), at(i.reads.get(1).filter(|_| !op.plain)));
             assert_eq!(entry.address(F::A2), at(i.writes.first()));
         }
         Op::LinearResidual(op) => {
             rows(op.rows, op.inner);
-            in_out(0, i.writes.get(1));
-            assert_eq!(entry.address(F::A2), at(i.writes.get(1)));
+            let out = i.writes.last();
+            in_out(0, out);
+            assert_eq!(entry.address(F::A2), at(out));
             assert!(call.starts_with(&format!("op_{name}<{}", sync(i.reads.first()))), "{call}");
+        }
+        Op::NormResidual(op) => {
+            let shape = [F::Lo, F::Hi, F::K].map(|f| entry.field(f));
+            assert_eq!(shape, [op.rows.lo, op.rows.hi, op.hidden]);
+            in_out(0, i.writes.get(1));
+            assert_eq!(entry.address(F::A1), at(i.reads.get(1)));
+            assert_eq!(entry.address(F::A2), at(i.writes.get(1)));
+            assert_eq!(entry.0[F::Const as usize], op.eps.0.to_bits());
         }
         Op::NormLmHead(op) => {
             rows(op.rows, op.hidden);

@@ -84,8 +84,39 @@ pub struct AttentionShape {
     pub rotary: u64,
     /// Epsilon of the norm of each head, if they have one.
     pub head_norm: Option<Scalar>,
+    /// Is that norm one over all heads together?
+    pub wide_norm: bool,
+    /// Soft cap of the scores.
+    pub cap: Option<Scalar>,
     /// Has any layer a window?
     pub windows: bool,
+}
+
+/// Forms of ops that a program has all in one way, since the templates know them by its text alone; none where it
+/// has no such op.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Forms {
+    /// Products of the residual without a norm.
+    pub plain: Option<bool>,
+    /// Projections that others add to the residual.
+    pub raw: Option<bool>,
+    /// Logits with a soft cap.
+    pub logit_cap: Option<bool>,
+    /// What gates go through.
+    pub activation: Option<op::Activation>,
+}
+
+/// Keeps the form of an instruction, refusing another than those before it had.
+fn keep<T: Copy + PartialEq>(
+    known: &mut Option<T>,
+    form: T,
+    id: InstrId,
+    what: &str,
+) -> Result<(), CodegenError> {
+    match *known.get_or_insert(form) == form {
+        true => Ok(()),
+        false => Err(unsupported(id, format!("{what} that differ between instructions"))),
+    }
 }
 
 /// Everything codegen derives from a program before writing text or tables.
@@ -101,6 +132,7 @@ pub struct Plan {
     /// One record per instruction, by id; edges not filled in.
     pub records: Vec<Record>,
     pub attention: Option<AttentionShape>,
+    pub forms: Forms,
     /// Element type of the inputs of matrix products.
     pub activation: DType,
     /// Widest input of a matrix product, elements.
@@ -139,6 +171,7 @@ impl Plan {
             ops: Vec::new(),
             records: vec![Record([0; WORDS]); program.instructions.len()],
             attention: None,
+            forms: Forms::default(),
             activation: DType::Bf16,
             widest: 0,
             best: program.boundary.reads.first().map(|a| a.buffer),
@@ -249,18 +282,6 @@ impl Planner<'_> {
         let sync = |b: &Buffer| if b.sync == BufferSync::Packet { "PACKET" } else { "PLAIN" };
         let phase = |a: Option<&Access>| u64::from(a.map_or(0, |a| a.phase));
         let mut input = None;
-        let other = match &i.op {
-            Op::NormQkv(op) => op.plain,
-            Op::NormGateUp(op) => op.plain || op.activation != op::Activation::Silu,
-            Op::LinearResidual(op) => op.raw,
-            Op::NormLmHead(op) => op.cap.is_some(),
-            Op::Attention(op) => op.cap.is_some() || op.wide_norm,
-            Op::NormResidual(_) => true,
-            _ => false,
-        };
-        if other {
-            return Err(unsupported(i.id, "parameters that no kernel has yet"));
-        }
         let (op, call) = match &i.op {
             Op::Embed(op) => {
                 let table = self.buffer(read(1))?;
@@ -278,19 +299,22 @@ impl Planner<'_> {
             Op::NormQkv(op) => {
                 let embedding = op.source == Source::Embedding;
                 let at = usize::from(embedding);
-                let (x, norm, out) =
-                    (self.buffer(read(at))?, self.buffer(read(at + 1))?, self.buffer(write(0))?);
+                keep(&mut self.plan.forms.plain, op.plain, i.id, "norms before products")?;
+                let (x, out) = (self.buffer(read(at))?, self.buffer(write(0))?);
+                // The operand after the input.
+                let next = at + 1 + usize::from(!op.plain);
+                let norm = if op.plain { DType::F32 } else { self.buffer(read(at + 1))?.dtype };
                 let call = format!(
                     "op_norm_qkv<{embedding}, {}, {}, {}, {}, {}, {}, {}>(cx, ring)",
                     sync(x),
                     dtype_name(x.dtype),
-                    dtype_name(norm.dtype),
+                    dtype_name(norm),
                     sync(out),
                     op.bias,
                     op.factor.is_some(),
                     self.geometry(sm, i, op.hidden)?
                 );
-                r.address(F::A4, offset(&self.plan, read(at + 2).filter(|_| op.bias)));
+                r.address(F::A4, offset(&self.plan, read(next).filter(|_| op.bias)));
                 r.0[F::X1 as usize] = bits(op.factor);
                 if !embedding {
                     input = Some(x.dtype);
@@ -298,34 +322,40 @@ impl Planner<'_> {
                 r.set(F::InPitch, pitch(x))?;
                 r.set(F::OutPitch, pitch(out))?;
                 r.address(F::A0, offset(&self.plan, read(at)));
-                r.address(F::A1, offset(&self.plan, read(at + 1)));
+                r.address(F::A1, offset(&self.plan, read(at + 1).filter(|_| !op.plain)));
                 self.linear(sm, i, &mut r, op.hidden, op.rows, Some(op.eps))?;
                 ("norm_qkv", call)
             }
             Op::NormGateUp(op) => {
-                let (x, norm, out) =
-                    (self.buffer(read(0))?, self.buffer(read(1))?, self.buffer(write(0))?);
+                keep(&mut self.plan.forms.plain, op.plain, i.id, "norms before products")?;
+                keep(&mut self.plan.forms.activation, op.activation, i.id, "activations")?;
+                let (x, out) = (self.buffer(read(0))?, self.buffer(write(0))?);
+                let next = 1 + usize::from(!op.plain);
+                let norm = if op.plain { DType::F32 } else { self.buffer(read(1))?.dtype };
                 let call = format!(
                     "op_norm_gate_up<{}, {}, {}, {}, {}, {}, {}>(cx, ring)",
                     sync(x),
                     dtype_name(x.dtype),
-                    dtype_name(norm.dtype),
+                    dtype_name(norm),
                     sync(out),
                     dtype_name(out.dtype),
                     op.bias,
                     self.geometry(sm, i, op.hidden)?
                 );
-                r.address(F::A4, offset(&self.plan, read(2).filter(|_| op.bias)));
+                r.address(F::A4, offset(&self.plan, read(next).filter(|_| op.bias)));
                 input = Some(x.dtype);
                 r.set(F::InPitch, pitch(x))?;
                 r.set(F::OutPitch, pitch(out))?;
                 r.address(F::A0, offset(&self.plan, read(0)));
-                r.address(F::A1, offset(&self.plan, read(1)));
+                r.address(F::A1, offset(&self.plan, read(1).filter(|_| !op.plain)));
                 self.linear(sm, i, &mut r, op.hidden, op.rows, Some(op.eps))?;
                 ("norm_gate_up", call)
             }
             Op::LinearResidual(op) => {
-                let (x, out) = (self.buffer(read(0))?, self.buffer(write(1))?);
+                keep(&mut self.plan.forms.raw, op.raw, i.id, "norms of outputs")?;
+                // Without the residual among the operands.
+                let (published, bias) = if op.raw { (0, 1) } else { (1, 2) };
+                let (x, out) = (self.buffer(read(0))?, self.buffer(write(published))?);
                 let call = format!(
                     "op_linear_residual<{}, {}, {}, {}, {}, {}, {}>(cx, ring)",
                     sync(x),
@@ -336,20 +366,52 @@ impl Planner<'_> {
                     op.factor.is_some(),
                     self.geometry(sm, i, op.inner)?
                 );
-                r.address(F::A4, offset(&self.plan, read(2).filter(|_| op.bias)));
+                r.address(F::A4, offset(&self.plan, read(bias).filter(|_| op.bias)));
                 r.0[F::X1 as usize] = bits(op.factor);
                 input = Some(x.dtype);
                 r.set(F::InPitch, pitch(x))?;
                 r.set(F::OutPitch, pitch(out))?;
                 r.address(F::A0, offset(&self.plan, read(0)));
-                let resid = self.buffer(write(0))?.id;
                 self.linear(sm, i, &mut r, op.inner, op.rows, None)?;
-                r.address(F::A2, offset(&self.plan, write(1)));
-                r.set(F::OutPhase, phase(write(1)))?;
-                r.set(F::X0, self.local(sm, i.id, resid, op.rows)?)?;
+                r.address(F::A2, offset(&self.plan, write(published)));
+                r.set(F::OutPhase, phase(write(published)))?;
+                if !op.raw {
+                    let resid = self.buffer(write(0))?.id;
+                    r.set(F::X0, self.local(sm, i.id, resid, op.rows)?)?;
+                }
                 ("linear_residual", call)
             }
+            Op::NormResidual(op) => {
+                let (x, out) = (self.buffer(read(0))?, self.buffer(write(1))?);
+                // Two bf16 share a word, and its two lanes must belong to one position.
+                if out.dtype == DType::Bf16 && !(op.rows.lo | op.rows.hi).is_multiple_of(2) {
+                    return Err(unsupported(i.id, "an odd number of residual rows"));
+                }
+                let call = format!(
+                    "op_norm_residual<{}, {}, {}, {}>(cx)",
+                    sync(x),
+                    sync(out),
+                    dtype_name(out.dtype),
+                    op.factor.is_some()
+                );
+                r.set(F::Lo, op.rows.lo)?;
+                r.set(F::Hi, op.rows.hi)?;
+                r.set(F::K, op.hidden)?;
+                r.set(F::InPitch, pitch(x))?;
+                r.set(F::OutPitch, pitch(out))?;
+                r.set(F::InPhase, phase(read(0)))?;
+                r.set(F::OutPhase, phase(write(1)))?;
+                r.0[F::Const as usize] = op.eps.0.to_bits();
+                r.0[F::X1 as usize] = bits(op.factor);
+                r.address(F::A0, offset(&self.plan, read(0)));
+                r.address(F::A1, offset(&self.plan, read(1)));
+                r.address(F::A2, offset(&self.plan, write(1)));
+                let resid = self.buffer(write(0))?.id;
+                r.set(F::X0, self.local(sm, i.id, resid, op.rows)?)?;
+                ("norm_residual", call)
+            }
             Op::NormLmHead(op) => {
+                keep(&mut self.plan.forms.logit_cap, op.cap.is_some(), i.id, "caps of logits")?;
                 let (x, norm) = (self.buffer(read(0))?, self.buffer(read(1))?);
                 let call = format!(
                     "op_norm_lm_head<{}, {}, {}, {}, {}>(cx, ring)",
@@ -367,6 +429,7 @@ impl Planner<'_> {
                 self.linear(sm, i, &mut r, op.hidden, op.rows, Some(op.eps))?;
                 r.address(F::A3, offset(&self.plan, write(1)));
                 r.set(F::X2, op.slot)?;
+                r.0[F::X3 as usize] = bits(op.cap);
                 ("norm_lm_head", call)
             }
             Op::Attention(op) => self.attention(i, op, &mut r)?,
@@ -407,7 +470,7 @@ impl Planner<'_> {
                 }
                 ("sample", "op_sample(cx)".to_owned())
             }
-            Op::NormResidual(_) | Op::Opaque(_) => {
+            Op::Opaque(_) => {
                 return Err(unsupported(i.id, "an opaque op has no kernel"));
             }
         };
@@ -496,6 +559,8 @@ impl Planner<'_> {
             group_max: op.q.hi - op.q.lo,
             rotary: op.rotary(),
             head_norm: op.head_norm,
+            wide_norm: op.wide_norm,
+            cap: op.cap,
             windows: op.window.is_some(),
         };
         let sync = |b: &Buffer| if b.sync == BufferSync::Packet { "PACKET" } else { "PLAIN" };
@@ -537,8 +602,10 @@ impl Planner<'_> {
         r.address(F::A0, at(0));
         r.address(F::A1, if op.unrotated { 0 } else { at(rope) });
         if let Some(eps) = op.head_norm {
-            r.address(F::A5, at(past - 2));
-            r.address(F::Tiles, at(past - 1));
+            // Weights of all heads begin at those of the unit's own.
+            let own = |head: u64| if op.wide_norm { head * op.head_dim * 4 } else { 0 };
+            r.address(F::A5, at(past - 2) + own(op.q.lo));
+            r.address(F::Tiles, at(past - 1) + own(op.kv_head));
             r.0[F::K as usize] = eps.0.to_bits();
         }
         r.address(F::A2, at(past));

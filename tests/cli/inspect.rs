@@ -53,9 +53,19 @@ fn every_tensor_says_what_it_became_and_the_targets_are_named() {
     assert_eq!(document["features"], serde_json::json!(["fused_projections", "window"]));
     assert!(document["targets"].as_array().unwrap().iter().all(|t| t["fits"] == true));
     let gemma = run(&["inspect", "tests/checkpoints/gemma2-bf16", "--json"]).exits(0).json();
-    for target in gemma["targets"].as_array().unwrap() {
+    assert!(gemma["targets"].as_array().unwrap().iter().all(|t| t["fits"] == true));
+    // What schedules do not express is why no target fits.
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("config.json");
+    let config = std::fs::read("models/default/config.json").unwrap();
+    let mut config: serde_json::Value = serde_json::from_slice(&config).unwrap();
+    config["rope_scaling"] = serde_json::json!({"rope_type": "dynamic", "factor": 2.0});
+    std::fs::write(&path, config.to_string()).unwrap();
+    let dynamic =
+        run(&["inspect", "--shape-only", path.to_str().unwrap(), "--json"]).exits(0).json();
+    for target in dynamic["targets"].as_array().unwrap() {
         assert_eq!(target["fits"], false);
-        assert!(target["reason"].as_str().unwrap().contains("soft cap of scores"), "{target}");
+        assert!(target["reason"].as_str().unwrap().contains("dynamic rope"), "{target}");
     }
     let document = run(&["inspect", "--json"]).exits(0).json();
     let targets = document["targets"].as_array().unwrap();

@@ -5,7 +5,7 @@ use std::path::Path;
 use amk::lower::{FEATURES, Knobs, LowerError, Mode, Shape, lower_for};
 use amk_models::{Checkpoint, Feature};
 
-use crate::common::target;
+use crate::common::{check, target};
 
 #[test]
 fn features_without_an_op_are_refused_by_name() {
@@ -21,7 +21,10 @@ fn features_without_an_op_are_refused_by_name() {
         let shape = Shape::of(&checkpoint);
         let lowered = lower_for(&shape, &target(12), &Knobs::default(), 0, Mode::F32);
         match lowered {
-            Ok(_) => assert!(expected.is_empty(), "{}: {expected:?} lowered", path.display()),
+            Ok(lowered) => {
+                assert!(expected.is_empty(), "{}: {expected:?} lowered", path.display());
+                check(&lowered, &target(12), Mode::F32);
+            }
             Err(LowerError::Features { features }) => assert_eq!(features, expected),
             Err(e) => panic!("{}: {e}", path.display()),
         }

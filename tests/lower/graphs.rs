@@ -26,6 +26,27 @@ fn model_stages_come_after_what_they_read() {
     }
 }
 
+/// A norm of what is added is a stage of its own, and the residual passes it by.
+#[test]
+fn norms_of_outputs_are_stages() {
+    let mut shape = odd_shape();
+    for layer in &mut shape.layers {
+        layer.extra.output_norm = layer.input_norm.take();
+        layer.extra.down_norm = layer.post_norm.take();
+    }
+    let model = ModelGraph::new(&shape);
+    use StageKind::*;
+    let layer = [Qkv, Attention, Output, OutputNorm, GateUp, Down, DownNorm];
+    let kinds: Vec<StageKind> = model.order().iter().map(|&n| model.graph[n].kind).collect();
+    assert_eq!(kinds, [&[Embed][..], &layer, &layer, &[Head, Boundary]].concat());
+    let lowered = lower_for(&shape, &target(7), &Knobs::default(), 0, Mode::Bf16).unwrap();
+    let graph = DependenceGraph::new(&lowered.program, &target(7));
+    // One step of the residual from each stage that adds to the next.
+    assert_eq!(graph.links().filter(|(_, _, e)| e.link == Link::Local).count(), 4);
+    let added = graph.graph.node_weights().filter(|s| s.op == "norm_residual").count();
+    assert_eq!(added, 4);
+}
+
 #[test]
 fn weight_bytes_of_model_and_program_agree() {
     let shape = odd_shape();

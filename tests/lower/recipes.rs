@@ -32,6 +32,8 @@ fn recipes_of_the_embedded_model_fill_every_buffer_and_use_every_tensor() {
                     assert_eq!(buffer.shape, table);
                     continue;
                 }
+                Some(Recipe::LocalRope) => panic!("it has one rotary base"),
+                Some(Recipe::OnePlus(name)) => vec![name],
                 Some(Recipe::Concat(names)) => names.iter().collect(),
                 Some(Recipe::Interleave(a, b)) => vec![a, b],
             };

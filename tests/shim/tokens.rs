@@ -229,7 +229,7 @@ fn default_knobs_gqa_bf16() {
 }
 
 /// What families have beside the plain block: biases, norms of heads, factors, windows, heads that are not
-/// rotated.
+/// rotated, norms of outputs, soft caps, other activations.
 #[test]
 fn families() {
     for (name, splits, mode) in [
@@ -239,6 +239,9 @@ fn families() {
         ("smollm3-nope-bf16", 1, Mode::F32),
         ("phi3-swa-bf16", 2, Mode::F32),
         ("granite-tied-bf16", 1, Mode::F32),
+        ("gemma2-bf16", 2, Mode::F32),
+        ("gemma3-text-bf16", 1, Mode::Bf16),
+        ("olmo2-f32", 2, Mode::F32),
     ] {
         let knobs = Knobs { splits: Some(splits), slot_bytes: Some(8192), ..small() };
         let case = Case::new(checkpoint(name), 2, true, &knobs, mode);
@@ -260,7 +263,15 @@ fn partial_rotary_and_a_small_window() {
 /// Several positions per step, and the logits of the last of each.
 fn check_prefill(name: &str, tokens: u32, bulk: bool, edges: Edges, splits: u32, mode: Mode) {
     let knobs = Knobs { tokens, edges, splits: Some(splits), ..small() };
-    let case = Case::new(tiny(name, Tiny::default()), 2, bulk, &knobs, mode);
+    check_prefill_of(
+        name,
+        &Case::new(tiny(name, Tiny::default()), 2, bulk, &knobs, mode),
+        tokens,
+        mode,
+    );
+}
+
+fn check_prefill_of(name: &str, case: &Case, tokens: u32, mode: Mode) {
     let folder = folder(name);
     let host = Host::new(&case.render().text, &folder, Build::Plain);
     let steps = 3;
@@ -293,6 +304,17 @@ fn check_prefill(name: &str, tokens: u32, bulk: bool, edges: Edges, splits: u32,
 fn prefill_three_terms_on_both_halves_of_the_tile() {
     check_prefill("prefill_4_f32", 4, true, Edges::default(), 1, Mode::F32);
     check_prefill("prefill_5_f32", 5, false, counters(), 2, Mode::F32);
+}
+
+/// Norms over whole rows of several positions, with counters on every edge.
+#[test]
+fn prefill_of_families() {
+    for (model, bulk) in [("gemma3-text-bf16", true), ("olmo2-f32", false)] {
+        let (tokens, edges) = (3, counters());
+        let knobs = Knobs { tokens, edges, splits: Some(2), slot_bytes: Some(8192), ..small() };
+        let case = Case::new(checkpoint(model), 3, bulk, &knobs, Mode::F32);
+        check_prefill_of(&format!("prefill_{model}"), &case, tokens, Mode::F32);
+    }
 }
 
 #[test]

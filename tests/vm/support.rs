@@ -10,7 +10,7 @@ use amk_models::{Checkpoint, Reference, Want, greedy};
 use amk_schedule_ir::{Bucket, Features, Program, Target};
 
 /// Every checkpoint of the tree that can be decoded.
-pub const CHECKPOINTS: [&str; 17] = [
+pub const CHECKPOINTS: [&str; 20] = [
     "llama-mha-f32",
     "llama-odd-f32",
     "llama-gqa-bf16",
@@ -28,6 +28,9 @@ pub const CHECKPOINTS: [&str; 17] = [
     "smollm3-nope-bf16",
     "phi3-swa-bf16",
     "granite-tied-bf16",
+    "gemma2-bf16",
+    "gemma3-text-bf16",
+    "olmo2-f32",
 ];
 
 pub fn root() -> PathBuf {
