@@ -41,3 +41,20 @@ fn the_sources_that_decide_verdicts_are_pinned() {
          changed in the changelog, and move the pin by writing {found} into validator/FROZEN"
     );
 }
+
+#[test]
+fn the_figures_are_about_the_pin() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let pinned = fs::read_to_string(folder.join("FROZEN")).unwrap();
+    assert_eq!(amk_validator::PIN, pinned.trim());
+    for name in ["fuzz-1m.json", "small-scope.json"] {
+        let text = fs::read_to_string(folder.join("results").join(name)).unwrap();
+        let results: serde_json::Value = serde_json::from_str(&text).unwrap();
+        let about = results["pin"].as_str().unwrap_or("no pin at all");
+        assert_eq!(
+            about,
+            pinned.trim(),
+            "validator/results/{name} is about {about}: repeat the run on this pin"
+        );
+    }
+}
