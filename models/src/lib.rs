@@ -57,7 +57,7 @@ pub use config::{
 };
 pub use embedded::NAME as EMBEDDED_NAME;
 pub use hub::{Hub, Source, Spec};
-pub use reference::{Observer, Place, Reference, ReferenceError, Want, erf, greedy};
+pub use reference::{Observer, Place, Reference, ReferenceError, Want, activate, greedy};
 pub use sampling::{Sampler, Sampling};
 pub use survey::{Refusal, Subject, Survey};
 pub use tokenizer::{Message, Tokenizer};

@@ -61,15 +61,19 @@ pub trait Subject {
         tokens: &[u32],
     ) -> Result<(Vec<u32>, Vec<f32>), SourceError>;
     /// Does the program draw tokens by what `draw_by` was told last?
-    fn draws(&self, program: usize) -> bool;
+    fn draws(&self, _program: usize) -> bool {
+        false
+    }
     /// How tokens are drawn from now on; at first the best is taken.
-    fn draw_by(&mut self, settings: Settings);
-    /// As `launch`, with all tokens from position 0 on.
+    fn draw_by(&mut self, _settings: Settings) {}
+    /// As `launch`, with all tokens from position 0 on: who draws looks at all of them.
     fn launch_after(
         &mut self,
         plan: &LaunchPlan,
         line: &[u32],
-    ) -> Result<(Vec<u32>, Vec<f32>), SourceError>;
+    ) -> Result<(Vec<u32>, Vec<f32>), SourceError> {
+        self.launch(plan, line.get(plan.position as usize..).unwrap_or_default())
+    }
 }
 
 impl Subject for Engine {

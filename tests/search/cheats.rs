@@ -13,7 +13,6 @@ use amk_autoresearch::{
     Worker, begin, journal, proposers,
 };
 use amk_models::golden::SourceError;
-use amk_models::sampling::Settings;
 use amk_models::{Checkpoint, Reference, greedy};
 
 /// What the kernel does instead of its work.
@@ -81,21 +80,6 @@ impl Tested for Player {
             (0..rows).flat_map(at).flat_map(|a| v[a..a + width].iter().copied()).collect()
         };
         Ok(self.reference.preload(layer, rows, turn(keys), turn(values))?)
-    }
-
-    fn draws(&self, _: usize) -> bool {
-        false
-    }
-
-    fn draw_by(&mut self, _: Settings) {}
-
-    fn launch_after(
-        &mut self,
-        plan: &LaunchPlan,
-        line: &[u32],
-    ) -> Result<(Vec<u32>, Vec<f32>), SourceError> {
-        let last = line.len().saturating_sub(1);
-        self.launch(plan, &line[last..])
     }
 
     fn launch(

@@ -16,12 +16,9 @@ pub fn h200() -> Target {
     resolve("h200").unwrap().target
 }
 
-/// A shape of `tests/shapes`, or the one of SmolLM2-135M.
+/// A shape of `tests/shapes`.
 pub fn shape(name: &str) -> Shape {
-    let file = match name {
-        "smollm2-135m" => path("tests/search_bridge/smollm2-135m.json"),
-        _ => path(&format!("tests/shapes/{name}.json")),
-    };
+    let file = path(&format!("tests/shapes/{name}.json"));
     Shape::of_config(name, &shape_only(&file).unwrap())
 }
 

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 
 use amk_schedule_ir::op::Op;
 use amk_schedule_ir::program::{
-    BLOCK_BYTES, BoundaryOp, BufferKind, BufferSync, Instruction, Program, RunSource, TILE_ROWS,
-    weight_blocks,
+    BLOCK_BYTES, BoundaryOp, BufferKind, BufferSync, Instruction, Program, Run, RunSource,
+    TILE_ROWS, weight_blocks,
 };
 use amk_schedule_ir::{BufferId, CounterId, TILE_GROUP, Target};
 use serde::Serialize;
@@ -220,20 +220,17 @@ impl Builder<'_> {
                 })?,
                 None => 0,
             };
-            let takes = i
-                .run
-                .and_then(|run| sm.stream.get(run.index()))
-                .is_some_and(|run| self.takes(&run.source));
-            let step = self.step(s as u32, place as u32, i, chunks);
-            queue.push(Step { takes: if takes { self.taken.min(chunks) } else { 0 }, ..step });
+            queue.push(self.step(s as u32, place as u32, i, chunks));
         }
         Ok(SmPlan { queue, chunks, runs })
     }
 
-    /// Whether chunks of a run can be taken into registers: each is a part of a tile, the same for every warp and small
-    /// (`Geometry` of the kernel's template of matrix products).
-    fn takes(&self, source: &RunSource) -> bool {
-        let RunSource::Weight { buffer, blocks, .. } = source else { return false };
+    /// Whether chunks of an instruction can be taken into registers: each is a part of a tile, the same for every warp and
+    /// small (`Geometry` of the kernel's template of matrix products).
+    fn takes(&self, run: Option<&Run>) -> bool {
+        let Some(RunSource::Weight { buffer, blocks, .. }) = run.map(|r| &r.source) else {
+            return false;
+        };
         let total = self.program.buffer(*buffer).and_then(weight_blocks).unwrap_or(0);
         let (blocks, warps) =
             (u64::from(*blocks), u64::from(self.program.resources.consumer_warps));
@@ -293,6 +290,7 @@ impl Builder<'_> {
 
     fn step(&mut self, sm: u32, place: u32, i: &Instruction, chunks: u32) -> Step {
         let program = self.program;
+        let run = i.run.and_then(|run| program.sms[sm as usize].stream.get(run.index()));
         let mut needs = Vec::new();
         let (mut input_bytes, mut kv_bytes) = (0.0, 0.0);
         for a in &i.reads {
@@ -301,10 +299,7 @@ impl Builder<'_> {
             match (buffer.kind, buffer.sync) {
                 (_, BufferSync::Local) | (BufferKind::Weight | BufferKind::Constant, _) => {}
                 (BufferKind::Kv, _) => {
-                    let streamed = i.run.is_some_and(|run| {
-                        let run = program.sms[sm as usize].stream.get(run.index());
-                        run.is_some_and(|r| r.source.buffer() == a.buffer)
-                    });
+                    let streamed = run.is_some_and(|r| r.source.buffer() == a.buffer);
                     if !streamed {
                         let bytes = self.bytes(a.buffer, &r);
                         // Units that share a kv head find in the cache what another has read.
@@ -357,7 +352,7 @@ impl Builder<'_> {
             needs: needs.len() as u32,
             feeds: Vec::new(),
             chunks,
-            takes: 0,
+            takes: if self.takes(run) { self.taken.min(chunks) } else { 0 },
             input_bytes,
             sharers: 1.0,
             kv_bytes,

@@ -7,7 +7,7 @@ use amk_schedule_ir::{Program, Target};
 use serde::Serialize;
 
 use super::calibration::CHUNK_BYTES;
-use super::layout::{Floor, Layout, SmPlan};
+use super::layout::{Floor, Layout, SmPlan, Step};
 use super::{Calibration, CostError};
 
 /// What to simulate.
@@ -125,9 +125,19 @@ struct Sm {
     time: f64,
 }
 
-/// What a chunk of `bytes` takes its consumers beyond its bytes, ns.
-fn chunk_ns(c: &Calibration, bytes: f64) -> f64 {
-    c.chunk * c.cycle_ns() * (1.0 - bytes / CHUNK_BYTES).max(0.0)
+impl Sm {
+    /// The next chunk that was issued, if any: its slot, and what multiplying it takes in an instruction, ns.
+    fn next_chunk(&mut self, plan: &SmPlan, step: &Step, c: &Calibration) -> Option<(usize, f64)> {
+        if self.consumed == self.issued {
+            return None;
+        }
+        let slot = self.consumed % self.landed.len();
+        let bytes = f64::from(plan.chunks.get(self.chunk).copied().unwrap_or(0));
+        self.consumed += 1;
+        self.chunk += 1;
+        let small = (1.0 - bytes / CHUNK_BYTES).max(0.0);
+        Some((slot, bytes * step.byte_ns + c.chunk * c.cycle_ns() * small))
+    }
 }
 
 struct Run<'a> {
@@ -296,17 +306,14 @@ impl<'a> Run<'a> {
         let plan = &self.layout.sms[s];
         let sm = &mut self.sms[s];
         let Some(step) = plan.queue.get(sm.place) else { return };
-        let slots = self.layout.ring_slots;
         let before = sm.consumed;
-        while sm.took < step.takes && sm.consumed < sm.issued {
-            let slot = sm.consumed % slots;
-            let bytes = f64::from(plan.chunks.get(sm.chunk).copied().unwrap_or(0));
+        while sm.took < step.takes
+            && let Some((slot, work)) = sm.next_chunk(plan, step, self.c)
+        {
             let at = sm.landed[slot].max(sm.begin);
             sm.released[slot] = at;
             sm.held = sm.held.max(at);
-            sm.owed += bytes * step.byte_ns + chunk_ns(self.c, bytes);
-            sm.consumed += 1;
-            sm.chunk += 1;
+            sm.owed += work;
             sm.took += 1;
         }
         if sm.parked && sm.consumed > before {
@@ -350,18 +357,13 @@ impl<'a> Run<'a> {
         let plan = &self.layout.sms[s];
         let sm = &mut self.sms[s];
         let step = &plan.queue[sm.place];
-        let slots = self.layout.ring_slots;
-        let mut slot = sm.consumed % slots;
         let before = sm.consumed;
-        while sm.left > 0 && sm.consumed < sm.issued {
-            let bytes = f64::from(plan.chunks.get(sm.chunk).copied().unwrap_or(0));
-            let work = bytes * step.byte_ns + chunk_ns(self.c, bytes);
+        while sm.left > 0
+            && let Some((slot, work)) = sm.next_chunk(plan, step, self.c)
+        {
             sm.time = sm.time.max(sm.landed[slot]) + work;
             sm.released[slot] = sm.time;
-            sm.consumed += 1;
-            sm.chunk += 1;
             sm.left -= 1;
-            slot = if slot + 1 == slots { 0 } else { slot + 1 };
         }
         let done = sm.left == 0;
         let (time, parked) = (sm.time, sm.parked && sm.consumed > before);
@@ -428,10 +430,10 @@ impl<'a> Run<'a> {
         sm.landed[u % slots] = self.memory.max(sm.link) + sm.latency;
         sm.issued += 1;
         sm.next += 1;
-        match sm.running {
-            true if sm.left > 0 => self.consume(s, now),
-            true => {}
-            false => self.take(s, now),
+        if !sm.running {
+            self.take(s, now);
+        } else if sm.left > 0 {
+            self.consume(s, now);
         }
         self.schedule_issue(s, now);
     }

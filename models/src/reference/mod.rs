@@ -14,7 +14,7 @@ use crate::config::{LayerRope, ModelConfig, NormWeight, Role, RopeTable};
 use crate::weights::{Weights, WeightsError};
 use cache::KvCache;
 use candle_core::{Device, Tensor};
-pub use ops::erf;
+pub use ops::activate;
 use ops::{Attention, Linear};
 use std::fmt;
 

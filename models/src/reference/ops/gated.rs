@@ -14,16 +14,11 @@ pub fn gated(gate: &Tensor, up: &Tensor, activation: Activation) -> Result<Tenso
     gate.apply_op2_no_bwd(up, &Gated { activation })
 }
 
-/// The error function.
-pub fn erf(x: f32) -> f32 {
-    erf_f32(x)
-}
-
 /// The activation function.
-fn act(activation: Activation, x: f32) -> f32 {
+pub fn activate(activation: Activation, x: f32) -> f32 {
     match activation {
         Activation::Silu => x / (1.0 + (-x).exp()),
-        Activation::Gelu => 0.5 * x * (1.0 + erf(x * std::f32::consts::FRAC_1_SQRT_2)),
+        Activation::Gelu => 0.5 * x * (1.0 + erf_f32(x * std::f32::consts::FRAC_1_SQRT_2)),
         Activation::GeluTanh => {
             // sqrt(2/pi)
             const BETA: f32 = std::f32::consts::FRAC_2_SQRT_PI * std::f32::consts::FRAC_1_SQRT_2;
@@ -45,7 +40,7 @@ impl CustomOp2 for Gated {
         ul: &Layout,
     ) -> Result<(CpuStorage, Shape)> {
         let (gate, up) = (elements(gs, gl)?, elements(us, ul)?);
-        let out = gate.iter().zip(up).map(|(g, u)| act(self.activation, *g) * u).collect();
+        let out = gate.iter().zip(up).map(|(g, u)| activate(self.activation, *g) * u).collect();
         Ok((CpuStorage::F32(out), gl.shape().clone()))
     }
 }

@@ -14,7 +14,7 @@ mod softcap;
 pub(super) use add::add;
 pub(super) use attention::{Attention, attention};
 pub(super) use embedding::embedding;
-pub use gated::erf;
+pub use gated::activate;
 pub(super) use gated::gated;
 pub(super) use linear::{Linear, linear};
 pub(super) use nan::first_nan;
