@@ -85,7 +85,8 @@ impl Checkpoint {
         let path = hub.fetch(id, revision)?;
         let source =
             Source::Hub { id: id.to_string(), revision: revision.to_string(), path: path.clone() };
-        Ok((Files::folder(&path)?, source))
+        let files = if path.is_file() { Files::single(&path) } else { Files::folder(&path)? };
+        Ok((files, source))
     }
 
     /// Loads a local folder, or a GGUF file; never touches the network.

@@ -66,6 +66,31 @@ pub enum HubError {
         /// What is missing.
         missing: String,
     },
+    /// The repository has GGUF files alone, and it was not said which.
+    #[error(
+        "{model} on {endpoint} has no safetensors but {} GGUF files ({}); say which, for example {model}:{}",
+        .files.len(), .files.join(", "), .files.first().map_or("", String::as_str)
+    )]
+    ManyGguf {
+        /// The server, or the cache.
+        endpoint: String,
+        /// Hub id.
+        model: String,
+        /// The files.
+        files: Vec<String>,
+    },
+    /// The repository lacks the GGUF file asked for.
+    #[error("{model} on {endpoint} has no {file}; its GGUF files are: {}", list(.files))]
+    NoGguf {
+        /// The server.
+        endpoint: String,
+        /// Hub id.
+        model: String,
+        /// The file asked for.
+        file: String,
+        /// Those that are there.
+        files: Vec<String>,
+    },
     /// The repository changed between two files.
     #[error("{model} changed on {endpoint} while it was being fetched; run the command again")]
     Changed {
@@ -85,6 +110,10 @@ pub enum HubError {
     /// No place for the cache.
     #[error("there is no home folder for the hub's cache; set HF_HOME")]
     NoCache,
+}
+
+fn list(files: &[String]) -> String {
+    if files.is_empty() { "none".to_string() } else { files.join(", ") }
 }
 
 impl HubError {
@@ -176,17 +205,20 @@ impl Hub {
         })
     }
 
-    /// Fetches a model, or finds it in the cache, and gives the folder that holds its files.
+    /// Fetches a model, or finds it in the cache, and gives the folder that holds its files. Where the id names a GGUF
+    /// file (`owner/name:file.gguf`), or the repository has one and no safetensors, that file is fetched alone and given.
     pub fn fetch(&self, id: &str, revision: &str) -> Result<PathBuf, HubError> {
+        let (id, file) = split_file(id);
         let repo = Repo::with_revision(id.to_string(), RepoType::Model, revision.to_string());
         if self.offline {
-            return self.cached(&repo, id);
+            return self.cached(&repo, id, file);
         }
         // The client panics on some malformed answers; a server's fault must not end the program.
-        let outcome =
-            std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| self.download(&repo, id)));
+        let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            self.download(&repo, id, file)
+        }));
         match outcome {
-            Ok(Err(e @ HubError::Network { .. })) => match self.cached(&repo, id) {
+            Ok(Err(e @ HubError::Network { .. })) => match self.cached(&repo, id, file) {
                 Ok(folder) => {
                     tracing::warn!("{e}; using the copy in the cache");
                     Ok(folder)
@@ -202,23 +234,47 @@ impl Hub {
         }
     }
 
-    /// The snapshot in the cache, if it is complete.
-    fn cached(&self, repo: &Repo, id: &str) -> Result<PathBuf, HubError> {
+    /// The snapshot in the cache, if it is complete, or the GGUF file.
+    fn cached(&self, repo: &Repo, id: &str, file: Option<&str>) -> Result<PathBuf, HubError> {
         let cache = Cache::new(self.cache.clone()).repo(repo.clone());
         let missing = |file: &str| HubError::NotCached {
             model: id.to_string(),
             file: file.to_string(),
             cache: self.cache.display().to_string(),
         };
-        let config = cache.get(CONFIG).ok_or_else(|| missing(CONFIG))?;
-        let folder = config.parent().map(Path::to_path_buf).ok_or_else(|| missing(CONFIG))?;
-        if !folder.join(SINGLE).exists() && !folder.join(INDEX).exists() {
-            return Err(missing(SINGLE));
+        if let Some(file) = file {
+            return cache.get(file).ok_or_else(|| missing(file));
         }
-        Ok(folder)
+        let config = cache.get(CONFIG);
+        let folder = config.as_deref().and_then(Path::parent);
+        let whole = |f: &&Path| f.join(SINGLE).exists() || f.join(INDEX).exists();
+        if let Some(folder) = folder.filter(whole) {
+            return Ok(folder.to_path_buf());
+        }
+        match self.cached_gguf(repo).as_slice() {
+            [] => Err(missing(if folder.is_some() { SINGLE } else { CONFIG })),
+            [one] => cache.get(one).ok_or_else(|| missing(one)),
+            many => Err(HubError::ManyGguf {
+                endpoint: self.cache.display().to_string(),
+                model: id.to_string(),
+                files: many.to_vec(),
+            }),
+        }
     }
 
-    fn download(&self, repo: &Repo, id: &str) -> Result<PathBuf, HubError> {
+    /// GGUF files of the snapshot in the cache, in order.
+    fn cached_gguf(&self, repo: &Repo) -> Vec<String> {
+        let root = self.cache.join(repo.folder_name());
+        let commit = std::fs::read_to_string(root.join("refs").join(repo.revision()));
+        let folder = commit.map(|c| root.join("snapshots").join(c.trim()));
+        let entries = folder.and_then(std::fs::read_dir).into_iter().flatten().flatten();
+        let names = entries.map(|e| e.file_name().to_string_lossy().into_owned());
+        let mut files: Vec<String> = names.filter(|n| is_gguf(n)).collect();
+        files.sort_unstable();
+        files
+    }
+
+    fn download(&self, repo: &Repo, id: &str, file: Option<&str>) -> Result<PathBuf, HubError> {
         let mut builder = ApiBuilder::from_cache(Cache::new(self.cache.clone()))
             .with_token(self.token.clone())
             .with_progress(self.progress)
@@ -235,19 +291,49 @@ impl Hub {
             model: id.to_string(),
             missing: missing.to_string(),
         };
-        if !there.contains(&CONFIG) {
-            return Err(no(CONFIG));
-        }
-        let mut wanted: Vec<&str> =
-            OPTIONAL.iter().copied().filter(|f| there.contains(f)).collect();
-        if there.contains(&SINGLE) {
-            wanted.push(SINGLE);
-        } else if there.contains(&INDEX) {
-            wanted.push(INDEX);
-            wanted.extend(there.iter().filter(|f| is_shard(f)));
-        } else {
-            return Err(no("model.safetensors and no model.safetensors.index.json"));
-        }
+        let names = |files: &[&str]| files.iter().map(|f| (*f).to_string()).collect::<Vec<_>>();
+        let mut gguf: Vec<&str> = there.iter().copied().filter(|f| is_gguf(f)).collect();
+        gguf.sort_unstable();
+        let weights: Vec<&str> = match (there.contains(&SINGLE), there.contains(&INDEX)) {
+            (true, _) => vec![SINGLE],
+            (false, true) => std::iter::once(INDEX)
+                .chain(there.iter().copied().filter(|f| is_shard(f)))
+                .collect(),
+            (false, false) => Vec::new(),
+        };
+        let whole = there.contains(&CONFIG) && !weights.is_empty();
+        // A GGUF file holds everything.
+        let alone = match (file, gguf.as_slice()) {
+            (Some(file), all) if all.contains(&file) => Some(file),
+            (Some(file), all) => {
+                return Err(HubError::NoGguf {
+                    endpoint: self.endpoint_name(),
+                    model: id.to_string(),
+                    file: file.to_string(),
+                    files: names(all),
+                });
+            }
+            (None, _) if whole => None,
+            (None, []) if there.contains(&CONFIG) => {
+                return Err(no("model.safetensors and no model.safetensors.index.json"));
+            }
+            (None, []) => return Err(no(CONFIG)),
+            (None, [one]) => Some(*one),
+            (None, many) => {
+                return Err(HubError::ManyGguf {
+                    endpoint: self.endpoint_name(),
+                    model: id.to_string(),
+                    files: names(many),
+                });
+            }
+        };
+        let wanted: Vec<&str> = match alone {
+            Some(file) => vec![file],
+            None => {
+                let more = OPTIONAL.iter().copied().filter(|f| there.contains(f));
+                std::iter::once(CONFIG).chain(more).chain(weights).collect()
+            }
+        };
         let cache = Cache::new(self.cache.clone()).repo(repo.clone());
         if info.sha.is_empty() || !info.sha.chars().all(|c| c.is_ascii_alphanumeric()) {
             return Err(HubError::Network {
@@ -258,7 +344,7 @@ impl Hub {
         }
         // The revision as it is now, which may be newer than what is in the cache.
         let folder = cache.pointer_path(&info.sha);
-        for file in std::iter::once(CONFIG).chain(wanted) {
+        for file in wanted {
             if folder.join(file).exists() {
                 continue;
             }
@@ -272,7 +358,7 @@ impl Hub {
         cache
             .create_ref(&info.sha)
             .map_err(|e| HubError::Cache { cache: self.cache.display().to_string(), source: e })?;
-        Ok(folder)
+        Ok(alone.map_or_else(|| folder.clone(), |file| folder.join(file)))
     }
 
     /// Fetches one file and gives the snapshot folder it lies in. What was broken off is gone on with.
@@ -340,6 +426,18 @@ fn is_shard(name: &str) -> bool {
     !name.contains('/') && name.starts_with("model-") && name.ends_with(".safetensors")
 }
 
+fn is_gguf(name: &str) -> bool {
+    !name.contains('/') && name.ends_with(".gguf")
+}
+
+/// `owner/name:file.gguf` as the repository and the file.
+fn split_file(id: &str) -> (&str, Option<&str>) {
+    match id.split_once(':') {
+        Some((id, file)) => (id, Some(file)),
+        None => (id, None),
+    }
+}
+
 fn is_true(value: &str) -> bool {
     matches!(value.to_ascii_uppercase().as_str(), "1" | "ON" | "YES" | "TRUE")
 }
@@ -351,7 +449,7 @@ pub enum Spec {
     Folder(PathBuf),
     /// A hub repository.
     Hub {
-        /// Hub id, `owner/name` or `name`.
+        /// Hub id, `owner/name` or `name`, with the file where one of GGUF files is meant: `owner/name:file.gguf`.
         id: String,
         /// Branch, tag or commit; `main` unless written as `owner/name@revision`.
         revision: String,
@@ -381,13 +479,15 @@ impl Spec {
                 && !p.starts_with(['.', '-'])
                 && p.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_'))
         };
-        let parts: Vec<&str> = id.split('/').collect();
+        let (repo, file) = split_file(id);
+        let parts: Vec<&str> = repo.split('/').collect();
+        let file_ok = file.is_none_or(|f| part(f) && is_gguf(f));
         let revision_ok = !revision.is_empty()
             && !revision.contains("..")
             && revision
                 .chars()
                 .all(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_' | '/'));
-        if parts.len() > 2 || !parts.iter().all(|p| part(p)) || !revision_ok {
+        if parts.len() > 2 || !parts.iter().all(|p| part(p)) || !revision_ok || !file_ok {
             return Err(HubError::NotFound(text.to_string()));
         }
         Ok(Spec::Hub { id: id.to_string(), revision: revision.to_string() })
@@ -410,6 +510,9 @@ mod tests {
             hub("owner/na.me-1_b", "v1/x")
         );
         assert_eq!(Spec::parse(Some("name-alone")).unwrap(), hub("name-alone", "main"));
+        let (one, file) = ("owner/name:model-Q4_K.gguf", "owner/name:model-Q4_K.gguf@v2");
+        assert_eq!(Spec::parse(Some(one)).unwrap(), hub(one, "main"));
+        assert_eq!(Spec::parse(Some(file)).unwrap(), hub(one, "v2"));
         for bad in [
             "",
             "./nowhere",
@@ -422,6 +525,10 @@ mod tests {
             "a/b@",
             "a/b@../c",
             "-x",
+            "a/b:",
+            "a/b:model.bin",
+            "a/b:../x.gguf",
+            "a/b:c/x.gguf",
         ] {
             assert!(matches!(Spec::parse(Some(bad)), Err(HubError::NotFound(_))), "{bad}");
         }

@@ -257,6 +257,70 @@ fn a_repository_without_safetensors_is_refused_before_anything_is_fetched() {
     assert_eq!(server.requests().len(), 1);
 }
 
+/// GGUF files need neither a config nor safetensors; of several, one is to be named.
+#[test]
+fn gguf_files_are_fetched_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let own = common::checkpoint("gguf").join("mixed.gguf");
+    std::fs::copy(&own, folder.path().join("mixed.gguf")).unwrap();
+    std::fs::write(folder.path().join("README.md"), "a page").unwrap();
+    let server = Server::start(folder.path(), None);
+    let cache = tempfile::tempdir().unwrap();
+    let online = hub(&server.endpoint, cache.path());
+    let local = Checkpoint::from_folder(&own).unwrap();
+    let loads = |hub: &Hub, id: &str| {
+        let c = Checkpoint::from_hub(hub, id, "main").unwrap();
+        assert_eq!((c.config(), c.weights().bytes()), (local.config(), local.weights().bytes()));
+        assert_eq!(c.name(), id);
+    };
+    loads(&online, "owner/tiny");
+    let asked = server.requests();
+    assert!(!asked.iter().any(|r| r.contains("README")), "{asked:?}");
+    let offline = Hub { offline: true, ..online.clone() };
+    for hub in [&online, &offline, &hub("http://127.0.0.1:9", cache.path())] {
+        loads(hub, "owner/tiny");
+        loads(hub, "owner/tiny:mixed.gguf");
+    }
+    // Nothing but listings since.
+    let later = &server.requests()[asked.len()..];
+    assert!(later.iter().all(|r| r.starts_with("/api/models/")), "{later:?}");
+
+    std::fs::copy(&own, folder.path().join("other.gguf")).unwrap();
+    let server = Server::start(folder.path(), None);
+    let cache = tempfile::tempdir().unwrap();
+    let online = hub(&server.endpoint, cache.path());
+    let says = |hub: &Hub, id: &str| Checkpoint::from_hub(hub, id, "main").unwrap_err().to_string();
+    let text = says(&online, "owner/tiny");
+    assert!(
+        text.ends_with(
+            "has no safetensors but 2 GGUF files (mixed.gguf, other.gguf); say which, for example owner/tiny:mixed.gguf"
+        ),
+        "{text}"
+    );
+    let text = says(&online, "owner/tiny:none.gguf");
+    assert!(
+        text.ends_with("has no none.gguf; its GGUF files are: mixed.gguf, other.gguf"),
+        "{text}"
+    );
+    let offline = Hub { offline: true, ..online.clone() };
+    assert!(says(&offline, "owner/tiny:other.gguf").contains("does not hold other.gguf"));
+    loads(&online, "owner/tiny:other.gguf");
+    loads(&offline, "owner/tiny:other.gguf");
+    loads(&online, "owner/tiny:mixed.gguf");
+    assert!(says(&offline, "owner/tiny").contains("2 GGUF files"));
+    // Beside safetensors they are not looked at unless one is named.
+    let both = common::checkpoint("llama-odd-f32");
+    for file in ["config.json", "model.safetensors"] {
+        std::fs::copy(both.join(file), folder.path().join(file)).unwrap();
+    }
+    let server = Server::start(folder.path(), None);
+    let cache = tempfile::tempdir().unwrap();
+    let online = hub(&server.endpoint, cache.path());
+    let c = Checkpoint::from_hub(&online, "owner/tiny", "main").unwrap();
+    assert_eq!(c.config(), Checkpoint::from_folder(&both).unwrap().config());
+    loads(&online, "owner/tiny:mixed.gguf");
+}
+
 /// Case 11: a folder loads whatever the environment says about hubs, and no request is made.
 #[test]
 fn folders_never_touch_the_network() {
