@@ -80,6 +80,16 @@ pub struct LaunchOptions<'a> {
     pub stop: &'a [u32],
     /// Keep the logits of the last step.
     pub logits: bool,
+    /// Positions of a sequence fed in one pass, to which the launch belongs, where rotary frequencies depend on that;
+    /// at least `prompt_len` counts.
+    pub pass: u64,
+}
+
+impl LaunchOptions<'_> {
+    /// Length of the sequence fed in one pass.
+    pub fn pass_len(&self) -> u64 {
+        self.pass.max(self.prompt_len)
+    }
 }
 
 /// Something that runs launches of a set of programs over one sequence.
@@ -137,7 +147,7 @@ pub fn decode(
     let programs = executor.programs();
     let cap = executor.steps_cap();
     executor.put_tokens(0, request.prompt).map_err(GenerateError::Source)?;
-    let options = LaunchOptions { prompt_len: prompt, stop: &stop, logits: false };
+    let options = LaunchOptions { prompt_len: prompt, stop: &stop, ..LaunchOptions::default() };
     let mut first: Option<Instant> = None;
     let mut at = 0;
     while at < end {
@@ -195,7 +205,7 @@ pub fn feed(executor: &mut dyn Executor, tokens: &[u32]) -> Result<(), SourceErr
         let plan = next_launch(&programs, at, end, end, cap)
             .ok_or(GenerateError::NoProgram { position: at })?;
         let logits = plan.end() >= end;
-        let options = LaunchOptions { prompt_len: end, stop: &[], logits };
+        let options = LaunchOptions { prompt_len: end, logits, ..LaunchOptions::default() };
         let steps = executor.launch(&plan, &options, &mut |_| true)?;
         if steps == 0 {
             return Err("a launch ended without a step".into());

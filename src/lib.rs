@@ -21,6 +21,7 @@ pub mod pack;
 pub mod pipeline;
 pub mod predict;
 pub mod report;
+pub mod rotary;
 pub mod sampled;
 pub mod scheduled;
 pub mod search;

@@ -7,9 +7,11 @@ use amk_models::Checkpoint;
 use amk_models::golden::{LogitSource, SourceError};
 use amk_schedule_ir::{Bucket, Program, Target};
 
+use crate::decode::LaunchPlan;
 use crate::lower::{Knobs, Mode, Shape, bucket_of};
 use crate::lowered::Lowered;
 use crate::pipeline::{PipelineError, lower_and_validate};
+use crate::rotary::SequenceRope;
 use crate::vm::{Options, RecipeData, VmError, VmModel};
 
 /// Why a position cannot be executed.
@@ -56,6 +58,8 @@ pub struct Scheduled<'a> {
     prepared: Vec<Prepared>,
     /// Index into `prepared`, and the machine that holds the sequence.
     current: Option<(usize, VmModel)>,
+    /// Where rotary frequencies depend on the sequence: its lengths, and what was fed.
+    rotary: Option<(SequenceRope, Vec<u32>)>,
 }
 
 impl<'a> Scheduled<'a> {
@@ -76,6 +80,7 @@ impl<'a> Scheduled<'a> {
             positions,
             prepared: Vec::new(),
             current: None,
+            rotary: SequenceRope::new(checkpoint.config()).map(|s| (s, Vec::new())),
         }
     }
 
@@ -84,8 +89,9 @@ impl<'a> Scheduled<'a> {
         self.positions
     }
 
-    /// The machine of the bucket of `position`, with the sequence taken over where it changes.
-    fn machine(&mut self, position: usize) -> Result<(&mut VmModel, Bucket), ScheduledError> {
+    /// Makes the machine of the bucket of `position` the current one, with the sequence taken over where it changes, and
+    /// gives its index.
+    fn machine(&mut self, position: usize) -> Result<usize, ScheduledError> {
         let at = position as u64;
         let here = |p: &Prepared| (p.bucket.first..=p.bucket.last).contains(&at);
         let index = match self.prepared.iter().position(here) {
@@ -109,10 +115,7 @@ impl<'a> Scheduled<'a> {
             }
             self.current = Some((index, next));
         }
-        match &mut self.current {
-            Some((_, machine)) => Ok((machine, bucket)),
-            None => Err(ScheduledError::Position { position, limit: self.positions }),
-        }
+        Ok(index)
     }
 
     fn prepare(&mut self, position: usize) -> Result<usize, ScheduledError> {
@@ -135,16 +138,65 @@ impl<'a> Scheduled<'a> {
         Ok(self.prepared.len() - 1)
     }
 
-    /// Feeds tokens, each bucket's part in one go; `each` gets every position's logits.
+    /// Begins anew, with the machine at hand if it is the first bucket's.
+    fn forget(&mut self) -> Result<(), ScheduledError> {
+        match &mut self.current {
+            Some((index, machine)) if self.prepared[*index].bucket.first == 0 => {
+                let bucket = self.prepared[*index].bucket;
+                machine.vm().reset().map_err(|fault| ScheduledError::Vm {
+                    first: bucket.first,
+                    last: bucket.last,
+                    source: Box::new(fault.into()),
+                })
+            }
+            _ => {
+                self.current = None;
+                Ok(())
+            }
+        }
+    }
+
+    /// Feeds tokens in one pass, as far as frequencies go; `each` gets every position's logits.
     fn feed(
         &mut self,
         tokens: &[u32],
         position: usize,
         each: &mut dyn FnMut(usize, &[f32]),
     ) -> Result<(), ScheduledError> {
+        let pass = (position + tokens.len()) as u64;
+        let (at, steps) = (position as u64, tokens.len() as u64);
+        let plan = LaunchPlan { program: 0, position: at, steps, tokens: 1 };
+        let again = match &mut self.rotary {
+            None => Vec::new(),
+            Some((sequence, fed)) => {
+                fed.truncate(position);
+                let again = if sequence.renews(&plan, pass) { fed.clone() } else { Vec::new() };
+                fed.extend_from_slice(tokens);
+                sequence.done(&plan, pass, steps);
+                again
+            }
+        };
+        if !again.is_empty() {
+            self.forget()?;
+            self.run(&again, 0, pass, &mut |_, _| {})?;
+        }
+        self.run(tokens, position, pass, each)
+    }
+
+    /// Feeds tokens of a sequence of `pass` positions, each bucket's part in one go.
+    fn run(
+        &mut self,
+        tokens: &[u32],
+        position: usize,
+        pass: u64,
+        each: &mut dyn FnMut(usize, &[f32]),
+    ) -> Result<(), ScheduledError> {
         let (mut rest, mut at) = (tokens, position);
         while !rest.is_empty() {
-            let (machine, bucket) = self.machine(at)?;
+            let index = self.machine(at)?;
+            let bucket = self.prepared[index].bucket;
+            self.prepared[index].data.set_length(pass);
+            let Some((_, machine)) = &mut self.current else { break };
             let room = usize::try_from(bucket.last + 1 - at as u64).unwrap_or(usize::MAX);
             let (now, later) = rest.split_at(room.min(rest.len()));
             let logits = machine.feed(now, at as u64).map_err(|e| ScheduledError::Vm {
@@ -168,15 +220,7 @@ impl LogitSource for Scheduled<'_> {
     }
 
     fn reset(&mut self) -> Result<(), SourceError> {
-        match &mut self.current {
-            Some((index, machine)) if self.prepared[*index].bucket.first == 0 => {
-                Ok(machine.vm().reset()?)
-            }
-            _ => {
-                self.current = None;
-                Ok(())
-            }
-        }
+        Ok(self.forget()?)
     }
 
     fn step(&mut self, token: u32, position: usize) -> Result<Vec<f32>, SourceError> {

@@ -372,7 +372,7 @@ fn repeat(args: &BenchArgs, engine: &mut Engine, times: u64, out: &Output) -> Ou
     let plan = plan_at(args, engine, position)?;
     let ids: Vec<u32> = (0..plan.tokens).map(|i| 5 + i as u32).collect();
     let prompt_len = position + plan.tokens;
-    let options = LaunchOptions { prompt_len, stop: &[], logits: true };
+    let options = LaunchOptions { prompt_len, logits: true, ..LaunchOptions::default() };
     let mut first: Option<(Vec<u32>, blake3::Hash)> = None;
     let mut different = 0u64;
     let bar = out.bar(times, "repeating");

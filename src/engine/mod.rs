@@ -2,8 +2,9 @@
 //! launches of one or many steps. No allocation, copy or host wait per token.
 //!
 //! `build` turns a lowered model into an image, `open` decides which programs a run needs, `layout` lays their
-//! arenas over each other, `contents` fills buffers from a checkpoint, `packed` keeps packed weights on disk, `line` is the host's copy of the tokens, `run`
-//! is the engine as an executor and as a giver of logits. [`Engine`] owns the device memory and the state that
+//! arenas over each other, `contents` fills buffers from a checkpoint, `packed` keeps packed weights on disk, `line` is
+//! the host's copy of the tokens, `rotary` keeps rotary tables that depend on the sequence, `run` is the engine as an
+//! executor and as a giver of logits. [`Engine`] owns the device memory and the state that
 //! lives between launches: epochs, and which program ran last.
 
 mod build;
@@ -12,6 +13,7 @@ mod layout;
 mod line;
 mod open;
 mod packed;
+mod rotary;
 mod run;
 mod tamper;
 
@@ -136,6 +138,8 @@ pub struct Engine {
     pub spin_limit: u64,
     /// Time without a step done after which a launch is abandoned.
     pub patience: Duration,
+    /// Where rotary tables depend on the sequence: how they are made.
+    rotary: Option<rotary::Rotary>,
     /// Time stamps: a block and its stamps per SM.
     trace: Option<(Block, u32)>,
 }
@@ -225,6 +229,7 @@ impl Engine {
             settings_there: false,
             spin_limit: SPIN_LIMIT,
             patience: PATIENCE,
+            rotary: None,
             trace: None,
         })
     }
@@ -337,6 +342,9 @@ impl Engine {
         for (at, bytes) in writes {
             self.arena.write(at, &bytes)?;
         }
+        if let Some(rotary) = &mut self.rotary {
+            rotary.sequence.given();
+        }
         self.device.synchronize()?;
         Ok(())
     }
@@ -366,6 +374,7 @@ impl Engine {
         plan: &LaunchPlan,
         options: &LaunchOptions<'_>,
     ) -> Result<Flight, EngineError> {
+        self.make_tables(options.pass_len())?;
         let Some(loaded) = self.programs.get(plan.program) else {
             return Err(EngineError::Mismatch(format!("there is no program {}", plan.program)));
         };

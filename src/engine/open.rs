@@ -247,7 +247,8 @@ pub fn open(
         let key = packed::key(&first.program, checkpoint)?;
         Some(Keep { cache: PackedCache::at(folder.clone()), key })
     });
-    let engine = Engine::new(device, built, &data as &dyn Data, keep.as_ref(), say, progress)?;
+    let mut engine = Engine::new(device, built, &data as &dyn Data, keep.as_ref(), say, progress)?;
+    engine.rotate_by(first, checkpoint.config());
     let arch = target.sm.parse::<Arch>().ok();
     let form = arch.and_then(|a| form_for(a, device.facts().capability));
     Ok(Opened { engine, target, mode: options.mode, from_ptx: form == Some(Form::Ptx), stored })

@@ -17,6 +17,20 @@ impl Engine {
         options: &LaunchOptions<'_>,
         each: &mut dyn FnMut(u32) -> bool,
     ) -> Result<u64, EngineError> {
+        self.renew(plan, options)?;
+        // Where keys will have to be made anew, the launch ends before.
+        let rotary = self.rotary.as_ref().map(|r| &r.sequence);
+        let steps = rotary.map_or(plan.steps, |s| s.steps(plan, options.pass_len()));
+        self.fly(&LaunchPlan { steps, ..*plan }, options, each)
+    }
+
+    /// Runs one launch as it is planned.
+    pub(super) fn fly(
+        &mut self,
+        plan: &LaunchPlan,
+        options: &LaunchOptions<'_>,
+        each: &mut dyn FnMut(u32) -> bool,
+    ) -> Result<u64, EngineError> {
         let allowed = self.patience * 3;
         watch::begin(
             &format!("a launch of {} steps from position {} on", plan.steps, plan.position),
@@ -38,6 +52,9 @@ impl Engine {
         if !lost {
             watch::end();
         }
+        if let (Ok(steps), Some(rotary)) = (&done, &mut self.rotary) {
+            rotary.sequence.done(plan, options.pass_len(), *steps);
+        }
         done
     }
 
@@ -46,10 +63,20 @@ impl Engine {
     /// # Errors
     /// As [`Engine::run`].
     pub fn logits_after(&mut self, token: u32, position: u64) -> Result<Vec<f32>, EngineError> {
+        self.logits_within(token, position, 0)
+    }
+
+    /// Logits after `token` at `position` of a sequence of `pass` positions fed in one pass.
+    fn logits_within(
+        &mut self,
+        token: u32,
+        position: u64,
+        pass: u64,
+    ) -> Result<Vec<f32>, EngineError> {
         self.line.put(position, &[token]);
         let program = self.index_for(position, 1)?;
         let plan = LaunchPlan { program, position, steps: 1, tokens: 1 };
-        let options = LaunchOptions { logits: true, ..LaunchOptions::default() };
+        let options = LaunchOptions { logits: true, pass, ..LaunchOptions::default() };
         self.run(&plan, &options, &mut |_| true)?;
         self.logits()
     }
@@ -127,6 +154,19 @@ impl LogitSource for Engine {
 
     fn step(&mut self, token: u32, position: usize) -> Result<Vec<f32>, SourceError> {
         Ok(self.logits_after(token, position as u64)?)
+    }
+
+    fn prefill(
+        &mut self,
+        tokens: &[u32],
+        position: usize,
+        each: &mut dyn FnMut(usize, &[f32]),
+    ) -> Result<(), SourceError> {
+        let pass = (position + tokens.len()) as u64;
+        for (at, &token) in (position..).zip(tokens) {
+            each(at, &self.logits_within(token, at as u64, pass)?);
+        }
+        Ok(())
     }
 
     fn prompt(&mut self, tokens: &[u32]) -> Result<Vec<f32>, SourceError> {

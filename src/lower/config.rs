@@ -7,7 +7,7 @@ use amk_schedule_ir::op::Activation;
 use super::{Caps, Factors, LayerExtras, LayerTensors, Shape, Sizes, TensorInfo};
 
 /// What the ops compute beside the plain Llama block. The rope table is made on the host, so that whatever gives
-/// one table for all sequences is supported.
+/// a row per position is supported, also one that depends on the sequence (`crate::rotary`).
 pub const FEATURES: &[Feature] = &[
     Feature::TiedHead,
     Feature::GroupedHeads,
@@ -27,6 +27,8 @@ pub const FEATURES: &[Feature] = &[
     Feature::RopeLinear,
     Feature::RopeLlama3,
     Feature::RopeYarn,
+    Feature::RopeDynamic,
+    Feature::RopeLong,
     Feature::ScoreScale,
     Feature::ScoreCap,
     Feature::LogitCap,
@@ -136,7 +138,7 @@ impl Shape {
                 head_dim: config.head_dim as u64,
                 inner: config.intermediate_size as u64,
                 vocab: config.vocab_size as u64,
-                max_positions: config.max_position_embeddings as u64,
+                max_positions: config.capacity() as u64,
                 eps: config.rms_norm_eps,
                 scale: config.attention_scale(),
             },

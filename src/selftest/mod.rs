@@ -98,7 +98,7 @@ impl Subject for Engine {
     ) -> Result<(Vec<u32>, Vec<f32>), SourceError> {
         self.put(plan.position, tokens);
         let prompt_len = plan.position + tokens.len() as u64;
-        let options = LaunchOptions { prompt_len, stop: &[], logits: true };
+        let options = LaunchOptions { prompt_len, logits: true, ..LaunchOptions::default() };
         let mut said = Vec::new();
         self.run(plan, &options, &mut |token| {
             said.push(token);

@@ -3,12 +3,14 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use amk_models::{Checkpoint, Rope, WeightTensor};
 use amk_schedule_ir::BufferId;
 
 use super::data::{Data, DataError};
 use crate::lowered::{Lowered, Recipe};
+use crate::rotary::RotaryTable;
 
 /// Matrices of all buffers together up to this many elements are widened once and kept.
 const KEPT_ELEMENTS: u64 = 1 << 24;
@@ -20,11 +22,15 @@ enum Contents {
     Concat(Vec<(u64, WeightTensor)>),
     /// Two tensors, row by row.
     Interleave(Box<[WeightTensor; 2]>),
+    /// A rotary table of that many rows that depends on the sequence.
+    Rotary(RotaryTable, u64),
 }
 
 /// Read-only buffers of one lowered model.
 pub struct RecipeData {
     buffers: Vec<Option<Contents>>,
+    /// Length of the sequence that rotary tables are for.
+    length: AtomicU64,
 }
 
 fn tensor_error(what: String) -> DataError {
@@ -131,11 +137,17 @@ impl RecipeData {
             };
             contents.push(made);
         }
-        let mut data = RecipeData { buffers: contents };
+        let mut data = RecipeData { buffers: contents, length: AtomicU64::new(0) };
         if total <= limit {
             data.keep(lowered)?;
         }
         Ok(data)
+    }
+
+    /// Rotary tables that depend on the sequence are for one of `length` positions from now on, and rows from there on
+    /// for sequences that end with them; 0 to begin with.
+    pub fn set_length(&self, length: u64) {
+        self.length.store(length, Ordering::Relaxed);
     }
 
     /// Widens every matrix once.
@@ -159,14 +171,11 @@ fn count(tensor: &WeightTensor) -> u64 {
 /// The table of [`Recipe::Rope`] or [`Recipe::LocalRope`]: per position the cosines, then the sines.
 fn rope(checkpoint: &Checkpoint, rope: &Rope, elements: u64, width: u64) -> Contents {
     let positions = elements / width.max(1);
-    let table = rope.table(checkpoint.config().head_dim, positions as usize);
-    let values = (0..positions as usize)
-        .flat_map(|pos| {
-            let (cos, sin) = table.cos_sin(pos);
-            cos.into_iter().chain(sin)
-        })
-        .collect();
-    Contents::Kept { values, width: width as usize }
+    let table = RotaryTable::new(rope, checkpoint.config().head_dim);
+    match rope.depends_on_length() {
+        true => Contents::Rotary(table, positions),
+        false => Contents::Kept { values: table.rows(0..positions, 0), width: width as usize },
+    }
 }
 
 impl Data for RecipeData {
@@ -200,6 +209,10 @@ impl Data for RecipeData {
                     false => Err(missing()),
                 }
             }
+            Contents::Rotary(table, positions) => match rows.end <= *positions {
+                true => Ok(Cow::Owned(table.rows(rows, self.length.load(Ordering::Relaxed)))),
+                false => Err(missing()),
+            },
             Contents::Interleave(pair) => {
                 let mut out = Vec::new();
                 for row in rows.clone() {

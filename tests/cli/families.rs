@@ -1,4 +1,4 @@
-//! Every family on the CPU, and what schedules cannot express refused by the feature's name.
+//! Every family on the CPU and by its schedules.
 
 use crate::support::run;
 
@@ -29,29 +29,46 @@ fn the_cpu_reference_is_exact_for_each() {
     }
 }
 
+/// Frequencies that depend on the length of the sequence: past the plain positions of dynamic scaling, and across the
+/// original context of longrope, with prompts on both sides.
 #[test]
-fn schedules_refuse_what_they_cannot_express_by_name() {
+fn schedules_rotate_as_the_length_of_the_sequence_asks() {
     let temporary = tempfile::tempdir().unwrap();
-    let out = temporary.path().join("out");
-    let model = temporary.path().join("model");
-    std::fs::create_dir(&model).unwrap();
-    for entry in std::fs::read_dir("tests/checkpoints/llama-gqa-bf16").unwrap() {
-        let entry = entry.unwrap();
-        std::fs::copy(entry.path(), model.join(entry.file_name())).unwrap();
+    let list = |by: f64| (0..8).map(|i| 1.0 + by * f64::from(i)).collect::<Vec<_>>();
+    let longrope = serde_json::json!(
+        {"type": "longrope", "short_factor": list(0.1), "long_factor": list(0.7)}
+    );
+    let dynamic = serde_json::json!({"rope_type": "dynamic", "factor": 2.0});
+    for (name, scaling, plain) in [("llama-gqa-bf16", dynamic, 12), ("phi3-swa-bf16", longrope, 64)]
+    {
+        let model = temporary.path().join(name);
+        std::fs::create_dir(&model).unwrap();
+        for entry in std::fs::read_dir(format!("tests/checkpoints/{name}")).unwrap() {
+            let entry = entry.unwrap();
+            std::fs::copy(entry.path(), model.join(entry.file_name())).unwrap();
+        }
+        let path = model.join("config.json");
+        let text = std::fs::read_to_string(&path).unwrap();
+        let mut config: serde_json::Value = serde_json::from_str(&text).unwrap();
+        config["rope_scaling"] = scaling;
+        config["max_position_embeddings"] = plain.into();
+        if name.starts_with("phi3") {
+            config["original_max_position_embeddings"] = 12.into();
+        }
+        std::fs::write(&path, config.to_string()).unwrap();
+        let folder = model.to_str().unwrap();
+        for ids in ["3,4,5,6,7,8,9,10", "3,4,5,6,7,8,9,10,11,12,13,14,15"] {
+            let tokens = |more: &[&str]| {
+                let args = ["generate", folder, "--prompt-ids", ids, "--max-tokens", "9", "--json"];
+                let document = run(&[&args[..], more].concat()).exits(0).json();
+                document["tokens"].clone()
+            };
+            let cpu = tokens(&["--device", "cpu"]);
+            assert_eq!(tokens(&["--device", "vm", "--activations", "f32"]), cpu, "{name} {ids}");
+        }
+        let out = temporary.path().join("out");
+        run(&["compile", folder, "--target", "sm_90a", "--out", out.to_str().unwrap()]).exits(0);
     }
-    let config = model.join("config.json");
-    // Frequencies that depend on the length of the sequence.
-    let text = std::fs::read_to_string(&config).unwrap();
-    let mut object: serde_json::Value = serde_json::from_str(&text).unwrap();
-    object["rope_scaling"] = serde_json::json!({"rope_type": "dynamic", "factor": 2.0});
-    std::fs::write(&config, object.to_string()).unwrap();
-    let refusal = ["dynamic rope", "cannot express yet", "--device cpu"];
-    let (folder, config) = (model.to_str().unwrap(), config.to_str().unwrap());
-    let out = out.to_str().unwrap();
-    run(&["compile", folder, "--out", out]).exits(2).says(&refusal);
-    run(&["compile", "--shape-only", config, "--out", out]).exits(2).says(&refusal);
-    let args = ["generate", folder, "--prompt-ids", "3,4", "--max-tokens", "1", "--device", "vm"];
-    run(&args).exits(2).says(&refusal);
 }
 
 /// The schedule of each family gives the reference's tokens, beyond its window where it has one.

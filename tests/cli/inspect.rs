@@ -54,7 +54,7 @@ fn every_tensor_says_what_it_became_and_the_targets_are_named() {
     assert!(document["targets"].as_array().unwrap().iter().all(|t| t["fits"] == true));
     let gemma = run(&["inspect", "tests/checkpoints/gemma2-bf16", "--json"]).exits(0).json();
     assert!(gemma["targets"].as_array().unwrap().iter().all(|t| t["fits"] == true));
-    // What schedules do not express is why no target fits.
+    // Frequencies that depend on the sequence are no hindrance, and stretch the context.
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("config.json");
     let config = std::fs::read("models/default/config.json").unwrap();
@@ -63,10 +63,7 @@ fn every_tensor_says_what_it_became_and_the_targets_are_named() {
     std::fs::write(&path, config.to_string()).unwrap();
     let dynamic =
         run(&["inspect", "--shape-only", path.to_str().unwrap(), "--json"]).exits(0).json();
-    for target in dynamic["targets"].as_array().unwrap() {
-        assert_eq!(target["fits"], false);
-        assert!(target["reason"].as_str().unwrap().contains("dynamic rope"), "{target}");
-    }
+    assert!(dynamic["targets"].as_array().unwrap().iter().all(|t| t["fits"] == true));
     let document = run(&["inspect", "--json"]).exits(0).json();
     let targets = document["targets"].as_array().unwrap();
     assert!(targets.len() >= 5 && targets.iter().all(|t| t["fits"] == true), "{targets:?}");

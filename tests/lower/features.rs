@@ -31,6 +31,20 @@ fn features_without_an_op_are_refused_by_name() {
     }
 }
 
+/// A feature that no op had would be named with its field, and where to go on.
+#[test]
+fn a_feature_without_an_op_is_named() {
+    let checkpoint = Checkpoint::embedded().unwrap();
+    let shape =
+        Shape { unsupported: vec![Feature::RopeLong, Feature::LogitCap], ..Shape::of(&checkpoint) };
+    let lowered = lower_for(&shape, &target(12), &Knobs::default(), 0, Mode::F32);
+    assert_eq!(
+        lowered.unwrap_err().to_string(),
+        "the model has longrope scaling (\"rope_type\"); soft cap of logits (\"final_logit_softcapping\"), which \
+         schedules cannot express yet; the CPU reference runs it (`--device cpu`)"
+    );
+}
+
 #[test]
 fn the_docs_mark_what_is_lowered() {
     let page = std::fs::read_to_string(Path::new("docs/families.md")).unwrap();

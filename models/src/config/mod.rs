@@ -348,6 +348,12 @@ impl ModelConfig {
         }
     }
 
+    /// Whether rotary frequencies depend on the length of the sequence, in any layer.
+    pub fn depends_on_length(&self) -> bool {
+        let local = self.local_rope.as_ref();
+        self.rope.depends_on_length() || local.is_some_and(Rope::depends_on_length)
+    }
+
     /// The rules of the tensors this model has: those of its family whose condition holds.
     pub fn tensor_rules(&self) -> impl Iterator<Item = &'static TensorRule> + '_ {
         self.family.tensors.iter().filter(|rule| match rule.when {

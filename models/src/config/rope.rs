@@ -143,6 +143,16 @@ impl Rope {
         }
     }
 
+    /// Whether sequences of these two lengths have the same frequencies.
+    pub fn alike(&self, a: usize, b: usize) -> bool {
+        match self.scaling {
+            RopeScaling::Dynamic { plain_positions: n, .. } => {
+                (a as u64).max(n) == (b as u64).max(n)
+            }
+            _ => !self.switches(a, b),
+        }
+    }
+
     /// Inverse frequencies of short sequences, `rotary_dim / 2` of them.
     pub fn inv_freq(&self, head_dim: usize) -> Vec<f32> {
         self.table(head_dim, 0).inv_freq

@@ -247,6 +247,7 @@ impl Reference {
         let width = self.config.kv_width();
         let tensor = |v: Vec<f32>| Tensor::from_vec(v, (rows, width), &Device::Cpu);
         self.cache.append(layer, 0, &tensor(keys)?, &tensor(values)?)?;
+        self.tokens.clear();
         if layer + 1 == self.config.num_layers {
             self.cache.commit(rows);
         }
@@ -279,7 +280,7 @@ impl Reference {
     ///
     /// Where frequencies depend on the length of the sequence, those of its length after this pass are used, as
     /// HuggingFace's classes do; keys in the cache keep the ones they were made with (dynamic), or are made anew when
-    /// the sequence outgrows the original context (longrope).
+    /// the sequence outgrows the original context (longrope), unless they were preloaded.
     pub fn run(
         &mut self,
         tokens: &[u32],
@@ -290,21 +291,25 @@ impl Reference {
     ) -> Result<(), ReferenceError> {
         self.check(tokens, position)?;
         self.cache.truncate(position);
-        if self.config.rope.depends_on_length() {
+        if self.config.depends_on_length() {
             self.tokens.truncate(position);
+            // Keys that were preloaded are of no kind and stay.
+            let computed = self.tokens.len() == position;
             let length = position + tokens.len();
             // All cached keys are of the kind that the last pass's length asked for.
             let switches = self.config.rope.switches(self.ropes.length, length);
             if length != self.ropes.length {
                 self.ropes = Ropes::new(&self.config, length);
             }
-            if switches && position > 0 {
+            if switches && position > 0 && computed {
                 let cached = std::mem::take(&mut self.tokens);
                 self.cache.truncate(0);
                 self.pass(&cached, 0, Want::Last, None, &mut |_, _| {})?;
                 self.tokens = cached;
             }
-            self.tokens.extend_from_slice(tokens);
+            if computed {
+                self.tokens.extend_from_slice(tokens);
+            }
         }
         self.pass(tokens, position, want, observer, logits)
     }

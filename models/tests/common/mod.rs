@@ -53,6 +53,8 @@ pub const SCHEDULED: &[Feature] = &[
     Feature::RopeLinear,
     Feature::RopeLlama3,
     Feature::RopeYarn,
+    Feature::RopeDynamic,
+    Feature::RopeLong,
     Feature::ScoreScale,
     Feature::ScoreCap,
     Feature::LogitCap,
