@@ -191,7 +191,10 @@ pub(crate) fn render(
         _ => "u32",
     };
     // Registers hold a query and an output row slice per head of a pass: 16 values of each at most.
-    let slice = (attention.head_dim / vector).div_ceil(8) * vector;
+    // So wide heads are shared by more lanes, and a warp takes fewer positions at once.
+    let slice_of = |lanes| (attention.head_dim / vector).div_ceil(lanes) * vector;
+    let lanes = if slice_of(8) >= 32 { 16 } else { 8 };
+    let slice = slice_of(lanes);
     let many = options.in_flight == InFlight::Many;
     let pass = if many { (16 / slice).clamp(1, 8).min(attention.group_max) } else { 1 };
     // Positions in flight: two where a pass and they take few registers.
@@ -272,6 +275,7 @@ pub(crate) fn render(
             // Shortest decimal that reads back as the same number, with its point.
             cap => attention.cap.map(|cap| format!("{:?}f", cap.0)),
             vector, word, pass, depth, merge_batch,
+            lanes, shift => lanes.ilog2(), positions => 32 / lanes,
         },
         forms => context! {
             plain => plan.forms.plain.unwrap_or(false), raw => plan.forms.raw.unwrap_or(false),

@@ -305,6 +305,18 @@ fn shapes_of_large_models_compile_from_a_config_alone() {
     run.exits(2).says(&["Cargo.toml"]);
 }
 
+/// Heads of 256 with windows and soft caps keep to the registers, on the oldest part and on the one with least shared
+/// memory.
+#[test]
+fn wide_heads_do_not_spill() {
+    let model = ["--shape-only", "tests/shapes/gemma-2-2b.json"];
+    let targets = ["--target", "sm_80", "--target", "sm_120", "--json"];
+    let (_dir, run) = compile(&[&model[..], &targets].concat());
+    let document = run.exits(0).json();
+    let targets = document["targets"].as_array().unwrap();
+    assert!(targets.len() == 2 && targets.iter().all(|t| t["spill_bytes"] == 0), "{targets:?}");
+}
+
 #[test]
 fn a_folder_that_cannot_be_written_is_the_environments_fault() {
     run(&["compile", "--target", "sm_80", "--no-run", "--out", "Cargo.toml/out"])

@@ -13,11 +13,14 @@ fn config(file: &str) -> Shape {
     Shape::of_config(file, &shape_only(&path).unwrap())
 }
 
-const SHAPES: [&str; 7] = [
+const SHAPES: [&str; 10] = [
+    "gemma-2-2b.json",
+    "gemma-3-4b.json",
     "llama-3.1-70b.json",
     "llama-3.1-8b.json",
     "llama-3.2-1b.json",
     "llama-3.2-3b.json",
+    "olmo-2-7b.json",
     "smollm2-1.7b.json",
     "smollm2-360m.json",
     "tinyllama-1.1b.json",
