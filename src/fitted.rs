@@ -59,27 +59,23 @@ pub fn fit(
             CompileRequest { source: &source.text, name: &file, arch, options: &[], spills };
         compiler.cache.get_or_compile(compiler.nvrtc, &request)
     };
-    let mut best: Option<(u64, Source)> = None;
-    let mut levels = vec![(options.in_flight, options.taken)];
-    levels.extend(
-        InFlight::ALL.into_iter().filter(|&l| l >= options.in_flight).map(|level| (level, 0)),
-    );
-    levels.dedup();
-    for level in levels {
+    let attempt = |level| -> Result<Fitted, FitError> {
         let source = text(level)?;
         let image = compile(&source, SpillPolicy::Report)?;
-        match image.report.spill_bytes() {
-            0 => return Ok(Fitted { source, image }),
-            bytes if best.as_ref().is_none_or(|(least, _)| bytes < *least) => {
-                best = Some((bytes, source));
-            }
-            _ => {}
+        Ok(Fitted { source, image })
+    };
+    let mut best = attempt((options.in_flight, options.taken))?;
+    let less = InFlight::ALL.into_iter().filter(|&l| l >= options.in_flight).map(|l| (l, 0));
+    for level in less.filter(|&level| level != (options.in_flight, options.taken)) {
+        if best.image.report.spill_bytes() == 0 {
+            return Ok(best);
+        }
+        let next = attempt(level)?;
+        if next.image.report.spill_bytes() < best.image.report.spill_bytes() {
+            best = next;
         }
     }
-    let source = match best {
-        Some((_, source)) => source,
-        None => text((options.in_flight, options.taken))?,
-    };
+    let Fitted { source, .. } = best;
     let image = compile(&source, compiler.spills)?;
     Ok(Fitted { source, image })
 }

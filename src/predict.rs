@@ -11,6 +11,7 @@ use serde::Serialize;
 
 use crate::codegen::RenderOptions;
 use crate::graph::{StageEdge, StageNode};
+use crate::lower::Knobs;
 
 /// Predicted times of a stage within its step, microseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
@@ -21,6 +22,14 @@ pub struct Predicted {
     pub end_us: f64,
     /// Reading the stage's bytes at the bandwidth of the SMs that take part.
     pub read_us: f64,
+}
+
+/// Chunks that the kernel's warps take into registers: by the knobs the program says it was made with, else as many as by
+/// default.
+fn taken(program: &Program) -> u32 {
+    let knobs = program.meta.get("knobs").and_then(|text| serde_json::from_str(text).ok());
+    let knobs: Knobs = knobs.unwrap_or_default();
+    knobs.render_options(RenderOptions::default()).taken
 }
 
 /// Fills in the predicted times of every stage at the last position of the bucket; returns the time of a step and of
@@ -40,12 +49,8 @@ pub(crate) fn predict(
         bytes += read;
     }
     let read_us = bytes / total_rate;
-    let options = Options {
-        position: program.bucket.last,
-        steps: 1,
-        stamps: true,
-        taken: RenderOptions::MOST_TAKEN,
-    };
+    let options =
+        Options { position: program.bucket.last, steps: 1, stamps: true, taken: taken(program) };
     let calibration = Calibration::for_target(target);
     let Ok(simulation) = simulate(program, target, &calibration, options) else {
         return (read_us, read_us);

@@ -18,6 +18,8 @@ pub enum Stage {
     /// The model of cost: so much slower than the incumbent that compiling it is not worth the time.
     Predict,
     Compile,
+    /// The compiled kernel keeps values in memory that should be in registers: measuring it is not worth the device's time.
+    Spills,
     /// Image, tables and weights to the device.
     Load,
     SelfTest,
@@ -36,6 +38,7 @@ impl Stage {
             Stage::Render => "render",
             Stage::Predict => "predict",
             Stage::Compile => "compile",
+            Stage::Spills => "spills",
             Stage::Load => "load",
             Stage::SelfTest => "self-test",
             Stage::Time => "time",

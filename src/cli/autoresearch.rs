@@ -61,7 +61,7 @@ pub struct AutoresearchArgs {
     /// The schedule to begin with: default, naive, or a JSON file of schedule parameters.
     #[arg(long, value_name = "START", default_value = "default")]
     start: String,
-    /// Who names candidates: mix, random, mutate, bandit, guided; stdio: whoever speaks JSON lines on standard input and
+    /// Who names candidates: mix, random, mutate, bandit, guided, sweep; stdio: whoever speaks JSON lines on standard input and
     /// output.
     #[arg(long, value_name = "WHO", default_value = "mix")]
     proposer: String,
@@ -120,6 +120,10 @@ pub struct AutoresearchArgs {
     /// How long one candidate's measurement may take, seconds; then it is ended.
     #[arg(long, value_name = "S", default_value_t = 600, value_parser = clap::value_parser!(u64).range(1..=86_400))]
     patience: u64,
+    /// A trace of this device, the trace.json of `amk trace`: how fast each SM was becomes shares of the rows that may be
+    /// chosen (the knob `balance`).
+    #[arg(long, value_name = "TRACE.json")]
+    speeds: Option<PathBuf>,
     /// The NVRTC library to use, or the folder that holds it.
     #[arg(long, value_name = "PATH")]
     nvrtc: Option<PathBuf>,
@@ -179,8 +183,10 @@ pub fn run(args: &AutoresearchArgs, out: &Output) -> Outcome {
     let base = request(args);
     let patience = Patience { measure: Duration::from_secs(args.patience), ..Patience::default() };
     let device = find_device(args, &program, &base, patience, &stop)?;
-    let subject = subject(args, device.as_ref(), out)?;
+    let mut subject = subject(args, device.as_ref(), out)?;
+    subject.balance = balance(args)?;
     let base = Request {
+        balance: subject.balance.clone(),
         target: Some(Part::Record(Box::new(subject.target.clone()))),
         mode: Some(subject.mode),
         ..base
@@ -325,6 +331,19 @@ fn subject(
     subject.map_err(wrong)
 }
 
+/// Most bytes of a trace that are read.
+const TRACE_LIMIT: u64 = 1 << 30;
+
+/// Shares of the SMs by the speeds of a trace.
+fn balance(args: &AutoresearchArgs) -> Result<Vec<String>, Failure> {
+    let Some(path) = &args.speeds else { return Ok(Vec::new()) };
+    let wrong = |e: String| Failure::input(format!("{}: {e}", path.display()));
+    let text = files::read_limited(path, TRACE_LIMIT)?;
+    let trace = serde_json::from_slice(&text).map_err(|e| wrong(format!("it is no JSON: {e}")))?;
+    let speeds = search::speeds(&trace).map_err(|e| wrong(e.to_string()))?;
+    Ok(search::profiles(&speeds))
+}
+
 /// Puts the user's choices into a header.
 fn choose(
     args: &AutoresearchArgs,
@@ -404,7 +423,7 @@ fn proposer<'a>(
     header: &Header,
     worker: &'a Processes<'a>,
 ) -> Result<Box<dyn Proposer + 'a>, Failure> {
-    let cost = move |point: &Point| worker.predict(point);
+    let cost = move |point: &Point| worker.guess(point);
     proposers::by_name(&header.proposer, Box::new(cost)).ok_or_else(|| {
         let known = proposers::NAMES.join(", ");
         Failure::input(format!(

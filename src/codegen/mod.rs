@@ -8,6 +8,7 @@
 pub mod arena;
 mod checks;
 mod error;
+mod registry;
 mod source;
 pub mod tables;
 #[cfg(test)]
@@ -19,7 +20,8 @@ use amk_validator::Validated;
 
 pub use arena::Arena;
 pub use error::CodegenError;
-pub use source::{Backend, HOST_FILES, InFlight, RenderOptions, Source, templates};
+pub use registry::{OP_VARIANTS, OpVariant, op_variant, op_variants};
+pub use source::{Backend, HOST_FILES, InFlight, Products, RenderOptions, Source, templates};
 pub use tables::Tables;
 
 /// Renders the kernel of a validated program.

@@ -5,6 +5,7 @@ use minijinja::syntax::SyntaxConfig;
 use minijinja::{Environment, UndefinedBehavior, context};
 
 use super::error::CodegenError;
+use super::registry::op_variant;
 use super::variants::Plan;
 
 /// A rendered kernel.
@@ -55,6 +56,35 @@ impl InFlight {
     pub const ALL: [InFlight; 3] = [InFlight::Many, InFlight::Few, InFlight::One];
 }
 
+/// How matrix products are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Products {
+    /// Independent sums of a product within a warp, 2 or 4.
+    pub accumulators: u32,
+    /// Packed blocks of a chunk that a warp multiplies without a branch, 1 to 8.
+    pub unroll: u32,
+    /// Most input fragments that a warp keeps in registers from tile to tile, at most 16.
+    pub fragments: u32,
+    /// Row tiles whose partial sums are added up at once, in layers and in the LM head, 2 to [`TILE_GROUP`].
+    pub group: u32,
+    pub head_group: u32,
+    /// How the sums of the warps are added up: a name of [`super::OP_VARIANTS`].
+    pub sum: &'static str,
+}
+
+impl Default for Products {
+    fn default() -> Products {
+        Products {
+            accumulators: 4,
+            unroll: 8,
+            fragments: 16,
+            group: TILE_GROUP,
+            head_group: TILE_GROUP,
+            sum: "serial",
+        }
+    }
+}
+
 /// Choices that change the text but not the schedule.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RenderOptions {
@@ -65,6 +95,9 @@ pub struct RenderOptions {
     /// Weight chunks that warps take into registers before they look at their input, at most
     /// [`RenderOptions::MOST_TAKEN`]; with [`InFlight::Many`] alone.
     pub taken: u32,
+    /// Most registers of a thread; absent: what the part has for the block.
+    pub registers: Option<u32>,
+    pub products: Products,
 }
 
 impl RenderOptions {
@@ -107,6 +140,8 @@ templates! {
     "ring/ptx_cp_async.cu.j2",
     "ops/context.cu.j2",
     "ops/linear.cu.j2",
+    "ops/sum/serial.cu.j2",
+    "ops/sum/pairs.cu.j2",
     "ops/embed.cu.j2",
     "ops/norm_qkv.cu.j2",
     "ops/attention.cu.j2",
@@ -206,8 +241,8 @@ pub(crate) fn render(
     // Loads of one lane in flight, of four elements each; input fragments a warp keeps.
     let wide = plan.activation != DType::F32 && target.sm == "sm_90a";
     let (norm, plain, held) = match options.in_flight {
-        InFlight::Many if wide => (4, 8, 16),
-        InFlight::Many | InFlight::Few => (2, 4, 16),
+        InFlight::Many if wide => (4, 8, options.products.fragments),
+        InFlight::Many | InFlight::Few => (2, 4, options.products.fragments),
         InFlight::One => (1, 1, 0),
     };
     let hash = program.hash();
@@ -282,7 +317,12 @@ pub(crate) fn render(
             logit_cap => plan.forms.logit_cap.unwrap_or(false),
             activation => op::Param::print(&plan.forms.activation.unwrap_or_default()),
         },
-        tile_group => TILE_GROUP,
+        tile_group => TILE_GROUP, registers => options.registers,
+        products => context! {
+            accumulators => options.products.accumulators, unroll => options.products.unroll,
+            group => options.products.group, head_group => options.products.head_group,
+            sum => op_variant("sum", options.products.sum).map_or("", |v| v.template),
+        },
         loads => context! { norm, plain }, held, taken,
         op_templates, variants,
         trace => options.trace,

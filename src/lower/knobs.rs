@@ -3,11 +3,11 @@
 
 use amk_schedule_ir::op::{Attention, Op, Rows};
 use amk_schedule_ir::program::{Area, Resources};
-use amk_schedule_ir::{Bucket, OpContext, Scalar, Target};
+use amk_schedule_ir::{Bucket, OpContext, Scalar, TILE_GROUP, Target};
 use serde::{Deserialize, Serialize};
 
 use super::{LowerError, Shape};
-use crate::codegen::RenderOptions;
+use crate::codegen::{Products, RenderOptions, op_variant, op_variants};
 
 /// Default consumer warps.
 const CONSUMER_WARPS: u32 = 8;
@@ -61,6 +61,44 @@ pub struct Windows {
     pub head: Option<u32>,
 }
 
+/// Most row tiles of one instruction, by stage: what an SM has of the stage beyond that becomes further instructions, each
+/// with its own input and its own output. Absent: all of it is fused into one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Tiles {
+    /// Queries, keys and values.
+    pub qkv: Option<u32>,
+    /// Gate and up projections.
+    pub gate_up: Option<u32>,
+    /// LM head.
+    pub head: Option<u32>,
+}
+
+/// Row tiles whose partial sums are added up at once, behind one block barrier, 2 to 16; the kernel's text alone depends on
+/// them. Absent: 16.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Groups {
+    /// Products of the layers.
+    pub layers: Option<u32>,
+    /// LM head.
+    pub head: Option<u32>,
+}
+
+/// Templates of ops by the names they are registered under; see [`crate::codegen::OP_VARIANTS`]. Absent: the first of
+/// each op.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Variants {
+    /// How the sums of the warps are added up.
+    pub sum: Option<String>,
+}
+
+/// The share of a digit `5` of [`Knobs::balance`]; each digit more or less is one more or less, so a fiftieth.
+const MIDDLE_WEIGHT: u64 = 50;
+/// The digit of it.
+const MIDDLE_DIGIT: u64 = 5;
+
 /// The knobs. An absent value is chosen from the target, the model and the bucket.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -87,16 +125,33 @@ pub struct Knobs {
     pub unit_stride: Option<u32>,
     /// Blocks of the grid. Absent: one per SM of the target.
     pub grid: Option<u32>,
+    pub tiles: Tiles,
+    /// Shares of the rows by SM, a digit each, for all SMs of the grid or more: `5` is the usual share, each digit more or
+    /// less is 2% more or less. Absent: all alike.
+    pub balance: Option<String>,
+    /// Query heads whose splits one instruction merges. Absent: as few as leave every instruction an SM of its own.
+    pub merge_heads: Option<u64>,
     /// Positions handled by one step: 1 decodes, up to 16 prefill.
     pub tokens: u32,
     /// Positions the KV cache holds; the same for all programs that share a cache. Absent: 4,096, or
     /// the model's positions if fewer, or what the bucket needs if more.
     pub capacity: Option<u64>,
-    /// Registers of one thread, a multiple of 8. Absent: 168, or what the target has for the block.
+    /// Most registers of one thread, a multiple of 8; the compiler is held to it. Absent: what the target has for the
+    /// block, with a budget of 168 in the program.
     pub registers: Option<u32>,
     /// Weight chunks that warps take into registers while they wait for their input, 0 to 3; the kernel's
     /// text alone depends on it. Absent: 3.
     pub taken: Option<u32>,
+    /// Independent sums of a product within a warp, 2 or 4; the kernel's text alone depends on it. Absent: 4.
+    pub accumulators: Option<u32>,
+    /// Packed blocks of a chunk that a warp multiplies without a branch, 1 to 8; the kernel's text alone depends on it.
+    /// Absent: 8.
+    pub unroll: Option<u32>,
+    /// Most input fragments that a warp keeps in registers from tile to tile, 0 to 16: where a product has more, they are
+    /// read again; the kernel's text alone depends on it. Absent: 16.
+    pub fragments: Option<u32>,
+    pub groups: Groups,
+    pub variants: Variants,
     /// Is the next token drawn by settings that a launch brings, instead of being the largest logit? No choice of
     /// the search: it changes what is computed.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
@@ -116,10 +171,18 @@ impl Default for Knobs {
             rotation: 1,
             unit_stride: None,
             grid: None,
+            tiles: Tiles::default(),
+            balance: None,
+            merge_heads: None,
             tokens: 1,
             capacity: None,
             registers: None,
             taken: None,
+            accumulators: None,
+            unroll: None,
+            fragments: None,
+            groups: Groups::default(),
+            variants: Variants::default(),
             sampled: false,
         }
     }
@@ -148,6 +211,10 @@ pub(super) struct Plan {
     pub rotation: u64,
     pub unit_stride: Option<u64>,
     pub grid: u64,
+    pub tiles: Tiles,
+    /// Shares of the SMs; empty: all alike.
+    pub weights: Vec<u64>,
+    pub merge_heads: Option<u64>,
     pub cx: OpContext,
     pub capacity: u64,
     pub registers: u32,
@@ -157,7 +224,70 @@ pub(super) struct Plan {
 impl Knobs {
     /// `base`, with what the knobs choose about the text.
     pub fn render_options(&self, base: RenderOptions) -> RenderOptions {
-        RenderOptions { taken: self.taken.unwrap_or(RenderOptions::MOST_TAKEN), ..base }
+        let usual = Products::default();
+        RenderOptions {
+            taken: self.taken.unwrap_or(RenderOptions::MOST_TAKEN),
+            registers: self.registers,
+            products: Products {
+                accumulators: self.accumulators.unwrap_or(usual.accumulators),
+                unroll: self.unroll.unwrap_or(usual.unroll),
+                fragments: self.fragments.unwrap_or(usual.fragments),
+                group: self.groups.layers.unwrap_or(usual.group),
+                head_group: self.groups.head.unwrap_or(usual.head_group),
+                // A name that is none is refused by the lowering.
+                sum: self
+                    .variants
+                    .sum
+                    .as_deref()
+                    .and_then(|name| op_variant("sum", name))
+                    .map_or(usual.sum, |v| v.name),
+            },
+            ..base
+        }
+    }
+
+    /// What the choices of the text must be.
+    fn check_text(&self) -> Result<(), LowerError> {
+        let within = |knob, value: Option<u32>, low: u32, high: u32, step: u32| match value {
+            Some(n) if !(low..=high).contains(&n) || n % step != 0 => {
+                let expected = match step {
+                    1 => format!("{low} to {high}"),
+                    _ => format!("a multiple of {step} from {low} to {high}"),
+                };
+                Err(LowerError::knob(knob, n, expected))
+            }
+            _ => Ok(()),
+        };
+        within("taken", self.taken, 0, RenderOptions::MOST_TAKEN, 1)?;
+        within("accumulators", self.accumulators, 2, 4, 2)?;
+        within("unroll", self.unroll, 1, 8, 1)?;
+        within("fragments", self.fragments, 0, 16, 1)?;
+        within("groups.layers", self.groups.layers, 2, TILE_GROUP, 1)?;
+        within("groups.head", self.groups.head, 2, TILE_GROUP, 1)?;
+        match &self.variants.sum {
+            Some(name) if op_variant("sum", name).is_none() => {
+                let known: Vec<&str> = op_variants("sum").map(|v| v.name).collect();
+                Err(LowerError::knob("variants.sum", name, format!("one of {}", known.join(", "))))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Shares of the SMs of the grid; empty without a choice.
+    fn weights(&self, grid: u32) -> Result<Vec<u64>, LowerError> {
+        let Some(text) = &self.balance else { return Ok(Vec::new()) };
+        let digit = |c: char| Some(MIDDLE_WEIGHT + u64::from(c.to_digit(10)?) - MIDDLE_DIGIT);
+        let weights: Option<Vec<u64>> = text.chars().map(digit).collect();
+        match weights.filter(|w| w.len() >= grid as usize) {
+            Some(mut weights) => {
+                weights.truncate(grid as usize);
+                Ok(weights)
+            }
+            None => {
+                let expected = format!("a decimal digit for each of the {grid} SMs of the grid");
+                Err(LowerError::knob("balance", text, expected))
+            }
+        }
     }
 
     pub(super) fn plan(
@@ -207,9 +337,18 @@ impl Knobs {
         if !(1..=16).contains(&self.tokens) {
             return Err(LowerError::knob("tokens", self.tokens, "1 to 16"));
         }
-        if let Some(n) = self.taken.filter(|&n| n > RenderOptions::MOST_TAKEN) {
-            let expected = format!("0 to {}", RenderOptions::MOST_TAKEN);
-            return Err(LowerError::knob("taken", n, expected));
+        self.check_text()?;
+        for (knob, tiles) in [
+            ("tiles.qkv", self.tiles.qkv),
+            ("tiles.gate_up", self.tiles.gate_up),
+            ("tiles.head", self.tiles.head),
+        ] {
+            if tiles == Some(0) {
+                return Err(LowerError::knob(knob, 0, "at least 1"));
+            }
+        }
+        if let Some(n) = self.merge_heads.filter(|n| !(1..=s.heads).contains(n)) {
+            return Err(LowerError::knob("merge_heads", n, format!("1 to {}", s.heads)));
         }
         if self.unit_stride == Some(0) {
             return Err(LowerError::knob("unit_stride", 0, "at least 1"));
@@ -260,6 +399,9 @@ impl Knobs {
             rotation: u64::from(self.rotation),
             unit_stride: self.unit_stride.map(u64::from),
             grid: u64::from(grid),
+            tiles: self.tiles,
+            weights: self.weights(grid)?,
+            merge_heads: self.merge_heads,
             cx,
             capacity,
             registers,

@@ -33,7 +33,7 @@ use serde::{Deserialize, Serialize};
 pub use bucket::{bucket_of, buckets};
 pub use config::FEATURES;
 pub use error::LowerError;
-pub use knobs::{EdgeKind, Edges, Knobs, Windows};
+pub use knobs::{EdgeKind, Edges, Groups, Knobs, Tiles, Variants, Windows};
 pub use shape::{Caps, Factors, LayerExtras, LayerTensors, Shape, Sizes, TensorInfo, widest};
 
 use crate::graph::ModelGraph;

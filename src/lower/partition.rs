@@ -4,28 +4,73 @@ use amk_schedule_ir::TILE_ROWS;
 use amk_schedule_ir::op::Rows;
 
 /// Row tiles of a matrix dealt out to `n` SMs.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct RowTiles {
     /// Output rows.
-    pub rows: u64,
+    rows: u64,
     /// Output rows of one tile.
-    pub tile: u64,
-    /// SMs.
-    pub n: u64,
+    tile: u64,
     /// SM `s` takes part `s + shift`.
-    pub shift: u64,
+    shift: u64,
+    /// First tile of each part, and behind the last one the number of tiles.
+    cuts: Vec<u64>,
 }
 
 impl RowTiles {
-    /// Rows of SM `s`; `None` where it has none. The parts are whole tiles, disjoint, differ by at
-    /// most one tile and cover every row.
+    /// `rows` in tiles of `tile` for `n` SMs, SM `s` taking part `s + shift`. `weights` are the shares of the SMs, by SM;
+    /// empty: all alike.
+    pub fn new(rows: u64, tile: u64, n: u64, shift: u64, weights: &[u64]) -> RowTiles {
+        let tiles = rows.div_ceil(tile);
+        let cuts = match weights.len() as u64 == n {
+            false => (0..=n).map(|part| tiles * part / n).collect(),
+            true => weighted(tiles, n, shift, weights),
+        };
+        RowTiles { rows, tile, shift, cuts }
+    }
+
+    /// Rows of SM `s`; `None` where it has none. The parts are whole tiles, disjoint, and cover every row; they differ
+    /// by at most one tile where all SMs weigh alike.
     pub fn of(&self, s: u64) -> Option<Rows> {
-        let tiles = self.rows.div_ceil(self.tile);
-        let part = (s + self.shift) % self.n;
-        let cut = |part: u64| (tiles * part / self.n * self.tile).min(self.rows);
-        let rows = Rows { lo: cut(part), hi: cut(part + 1) };
+        let n = (self.cuts.len() as u64).saturating_sub(1).max(1);
+        let part = ((s + self.shift) % n) as usize;
+        let cut = |part: usize| self.cuts.get(part).map_or(self.rows, |t| t * self.tile);
+        let rows = Rows { lo: cut(part).min(self.rows), hi: cut(part + 1).min(self.rows) };
         (rows.lo < rows.hi).then_some(rows)
     }
+}
+
+/// Cuts by which each SM gets whole tiles in proportion to its weight: its share rounded down, and what is left to the
+/// greatest remainders, a tile each (Hamilton's method of apportionment); ties go to the earlier part.
+fn weighted(tiles: u64, n: u64, shift: u64, weights: &[u64]) -> Vec<u64> {
+    let total: u128 = weights.iter().map(|w| u128::from(*w)).sum::<u128>().max(1);
+    // By part.
+    let weight = |part: u64| {
+        let sm = (part + n - shift % n) % n;
+        u128::from(weights.get(sm as usize).copied().unwrap_or(0))
+    };
+    let share = |part: u64| u128::from(tiles) * weight(part);
+    let mut counts: Vec<u64> = (0..n).map(|part| (share(part) / total) as u64).collect();
+    let left = tiles.saturating_sub(counts.iter().sum());
+    let mut order: Vec<u64> = (0..n).collect();
+    order.sort_by_key(|&part| (std::cmp::Reverse(share(part) % total), part));
+    for part in order.into_iter().take(left as usize) {
+        counts[part as usize] += 1;
+    }
+    let mut cuts = vec![0];
+    let mut at = 0;
+    for count in counts {
+        at += count;
+        cuts.push(at);
+    }
+    cuts
+}
+
+/// Rows cut into pieces of at most `most` tiles, as equal as they can be; whole without a limit.
+pub(super) fn pieces(rows: Rows, tile: u64, most: Option<u64>) -> Vec<Rows> {
+    let tiles = (rows.hi - rows.lo).div_ceil(tile);
+    let n = most.map_or(1, |most| tiles.div_ceil(most.max(1))).max(1);
+    let cut = |i: u64| (rows.lo + tiles * i / n * tile).min(rows.hi);
+    (0..n).map(|i| Rows { lo: cut(i), hi: cut(i + 1) }).filter(|r| r.lo < r.hi).collect()
 }
 
 /// Rows of one tile where an output row is an output row of the matrix.
@@ -69,19 +114,42 @@ mod tests {
         for rows in [1, 7, 8, 9, 60, 509, 1003] {
             for n in [1, 2, 7, 132] {
                 for shift in [0, 1, 5, 131] {
-                    let tiles = RowTiles { rows, tile: 8, n, shift };
-                    let mut parts: Vec<_> = (0..n).filter_map(|s| tiles.of(s)).collect();
-                    parts.sort_by_key(|r| r.lo);
-                    let mut at = 0;
-                    for part in parts {
-                        assert_eq!(part.lo, at);
-                        assert_eq!(part.lo % 8, 0);
-                        at = part.hi;
+                    for weights in [vec![], (0..n).map(|s| 96 + s * 7 % 9).collect()] {
+                        let tiles = RowTiles::new(rows, 8, n, shift, &weights);
+                        let shares: Vec<_> = (0..n).filter_map(|s| tiles.of(s)).collect();
+                        for most in [None, Some(1), Some(3)] {
+                            let cut = |r: &Rows| pieces(*r, 8, most);
+                            let mut parts: Vec<_> = shares.iter().flat_map(cut).collect();
+                            parts.sort_by_key(|r| r.lo);
+                            let mut at = 0;
+                            for part in parts {
+                                assert_eq!(part.lo, at);
+                                assert_eq!(part.lo % 8, 0);
+                                at = part.hi;
+                            }
+                            assert_eq!(at, rows);
+                        }
                     }
-                    assert_eq!(at, rows);
                 }
             }
         }
+    }
+
+    #[test]
+    fn who_weighs_more_gets_the_remainders() {
+        // 31 tiles for 4 SMs: one of them gets 7.
+        let count = |tiles: &RowTiles, s| tiles.of(s).map_or(0, |r| (r.hi - r.lo) / 8);
+        for shift in [0, 1, 3] {
+            let tiles = RowTiles::new(248, 8, 4, shift, &[100, 100, 96, 100]);
+            let counts: Vec<u64> = (0..4).map(|s| count(&tiles, s)).collect();
+            assert_eq!(counts, [8, 8, 7, 8], "shift {shift}");
+        }
+        let none = RowTiles::new(248, 8, 4, 0, &[1, 0, 0, 1]);
+        assert_eq!(
+            (count(&none, 0), none.of(1), none.of(2), count(&none, 3)),
+            (16, None, None, 15)
+        );
+        assert_eq!(pieces(Rows { lo: 8, hi: 50 }, 8, Some(4)).len(), 2);
     }
 
     #[test]

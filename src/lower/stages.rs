@@ -6,7 +6,7 @@ use amk_schedule_ir::{BufferId, Region, Scalar, Span};
 
 use super::build::{Build, Edge, Links, Phase};
 use super::knobs::{EdgeKind, Plan};
-use super::partition::{PAIR_TILE, RowTiles, Spread, TILE};
+use super::partition::{PAIR_TILE, RowTiles, Spread, TILE, pieces};
 use super::{LowerError, Mode, Shape, Sizes};
 use crate::graph::{Class, Matrix, ModelGraph, Stage, StageKind, ValueId};
 use crate::lowered::Recipe;
@@ -136,12 +136,21 @@ impl Emit<'_> {
         let n = self.plan.grid;
         let shift = self.shifts * (self.plan.rotation % n) % n;
         self.shifts += 1;
-        RowTiles { rows, tile, n, shift }
+        RowTiles::new(rows, tile, n, shift, &self.plan.weights)
     }
 
     /// Row tiles of the residual, alike in every stage.
     fn owned(&self) -> RowTiles {
-        RowTiles { rows: self.s.hidden, tile: TILE, n: self.plan.grid, shift: 0 }
+        RowTiles::new(self.s.hidden, TILE, self.plan.grid, 0, &self.plan.weights)
+    }
+
+    /// What each SM has of a stage, in instructions of at most `most` tiles; in the order of SMs and rows.
+    fn shares(&self, tiles: &RowTiles, tile: u64, most: Option<u32>) -> Vec<(u64, Rows)> {
+        let cut = |sm: u64| {
+            let rows = tiles.of(sm).map(|rows| pieces(rows, tile, most.map(u64::from)));
+            rows.into_iter().flatten().map(move |rows| (sm, rows))
+        };
+        (0..self.plan.grid).flat_map(cut).collect()
     }
 
     /// The weight of a norm: as it is stored, or in float32.
@@ -268,8 +277,7 @@ impl Emit<'_> {
             reads.push(self.vector(self.name(stage, "qkv bias"), biases, false, total)?);
         }
         let factor = self.shape.factors.embedding.map(Scalar).filter(|_| input.is_none());
-        for sm in 0..self.plan.grid {
-            let Some(rows) = tiles.of(sm) else { continue };
+        for (sm, rows) in self.shares(&tiles, TILE, self.plan.tiles.qkv) {
             let op = Op::NormQkv(NormQkv {
                 hidden: self.s.hidden,
                 total,
@@ -383,7 +391,7 @@ impl Emit<'_> {
 
     fn merge(&mut self, partial: Edge, out: Edge) -> Result<(), LowerError> {
         let (s, plan) = (self.s, self.plan);
-        let each = s.heads.div_ceil(plan.grid);
+        let each = plan.merge_heads.unwrap_or_else(|| s.heads.div_ceil(plan.grid));
         let units = s.heads.div_ceil(each);
         // Beside the attention units, where there is room beside them.
         let spread = Spread::new(plan.grid, units, None, 1);
@@ -497,8 +505,7 @@ impl Emit<'_> {
             let name = self.name(stage, "gate/up bias");
             reads.push(self.vector(name, biases, true, 2 * self.s.inner)?);
         }
-        for sm in 0..self.plan.grid {
-            let Some(rows) = tiles.of(sm) else { continue };
+        for (sm, rows) in self.shares(&tiles, PAIR_TILE, self.plan.tiles.gate_up) {
             let op = Op::NormGateUp(NormGateUp {
                 hidden: self.s.hidden,
                 inner: self.s.inner,
@@ -526,8 +533,7 @@ impl Emit<'_> {
         let weight = self.weight(stage)?;
         let vocab = self.s.vocab;
         let tiles = self.shifting(vocab, TILE);
-        let parts: Vec<(u64, Rows)> =
-            (0..self.plan.grid).filter_map(|sm| Some((sm, tiles.of(sm)?))).collect();
+        let parts = self.shares(&tiles, TILE, self.plan.tiles.head);
         let slots = parts.len() as u64;
         let plain = BufferSync::Plain;
         let logits = self.build.buffer(

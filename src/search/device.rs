@@ -16,9 +16,9 @@ use crate::bench::{BenchError, Contender};
 use crate::decode::{LaunchOptions, LaunchPlan};
 use crate::device::{Device, DeviceError};
 use crate::engine::{Engine, EngineError, OpenOptions, Opened, Want, open, target_of};
-use crate::image::ImageCache;
+use crate::image::{BuildError, ImageCache};
 use crate::selftest::{Policy, SelfTestError, Verdict, VerdictCache, ensure};
-use crate::toolchain::{FindOptions, Nvrtc, SpillPolicy, find_nvrtc};
+use crate::toolchain::{CompileError, FindOptions, Nvrtc, SpillPolicy, find_nvrtc};
 use crate::watch;
 
 /// Time one sample should take, microseconds: long enough for events to be exact.
@@ -72,6 +72,7 @@ pub(super) fn refusal(stage: Stage, error: &EngineError) -> Refusal {
         EngineError::Lower(_) => Stage::Lower,
         EngineError::Rejected(_) => Stage::Validate,
         EngineError::Codegen(_) => Stage::Render,
+        EngineError::Compile(BuildError::Compile(CompileError::Spills { .. })) => Stage::Spills,
         EngineError::Compile(_) | EngineError::Lint(_) => Stage::Compile,
         _ => stage,
     };
@@ -154,7 +155,7 @@ fn load(
         nvrtc,
         cache,
         render: Default::default(),
-        spills: SpillPolicy::Report,
+        spills: SpillPolicy::Refuse,
         keep: None,
         corrupt: None,
         stored: None,

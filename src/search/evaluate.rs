@@ -49,6 +49,12 @@ pub fn answer(request: &Request) -> Result<Reply, String> {
 /// # Errors
 /// A sentence.
 pub fn subject(request: &Request) -> Result<Subject, String> {
+    let mut subject = named(request)?;
+    subject.balance.clone_from(&request.balance);
+    Ok(subject)
+}
+
+fn named(request: &Request) -> Result<Subject, String> {
     let target = target(request)?;
     if let Some(path) = &request.shape_only {
         return Subject::of_config(path, target, request.mode, request.position)
@@ -133,7 +139,7 @@ fn compile(subject: &Subject, point: &Point, request: &Request) -> Result<Option
         nvrtc: &found.nvrtc,
         cache: &cache,
         options: knobs.render_options(Default::default()),
-        spills: SpillPolicy::Report,
+        spills: SpillPolicy::Refuse,
         corrupt: None,
     };
     let built = build(made.program.get().clone(), &request)

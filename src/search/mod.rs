@@ -5,6 +5,7 @@
 //! tests and times on a CUDA device. `child` runs a process so that its crash or hang is an answer, `worker` does all of
 //! that for a campaign. `stored` gives other commands the best schedules there are.
 
+mod balance;
 pub mod child;
 mod cost;
 mod device;
@@ -16,6 +17,7 @@ mod subject;
 pub mod time;
 mod worker;
 
+pub use balance::{BalanceError, profiles, speeds};
 pub use cost::cost_model;
 pub use device::fingerprint;
 pub use space::{FIXED, PRESETS, knobs_of, point_of, preset, space};

@@ -54,6 +54,9 @@ pub struct Request {
     /// Is the candidate compiled where there is a compiler and no device? Where there is a device it always is.
     #[serde(default = "yes")]
     pub compile: bool,
+    /// Shares of the SMs that may be chosen, from measured speeds: values of the knob `balance`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub balance: Vec<String>,
     pub task: Task,
 }
 
@@ -69,6 +72,7 @@ impl Request {
             nvrtc: None,
             ordinal: 0,
             compile: true,
+            balance: Vec::new(),
             task,
         }
     }

@@ -1,10 +1,11 @@
 //! The space of schedule parameters for one model, target and bucket.
 
 use amk_autoresearch::{Domain, Knob, Point, Space, Value};
+use amk_schedule_ir::TILE_ROWS;
 use serde_json::{Map, Value as Json};
 
 use super::Subject;
-use crate::codegen::RenderOptions;
+use crate::codegen::{RenderOptions, op_variants};
 use crate::lower::Knobs;
 
 /// Knobs that are no choice of a schedule but what it is for: positions of a step, and the cache that all programs of a run
@@ -53,11 +54,12 @@ pub fn space(subject: &Subject) -> Space {
     edge("act", "activation of the MLP");
     let splits = [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64].into_iter().filter(|n| *n <= rows);
     let splits = choices(splits);
-    if splits.len() > 2 {
+    let has_splits = splits.len() > 2;
+    if has_splits {
         edge("partial", "partial results of split attention");
     }
     add("consumer_warps", "warps that compute; each sums a slice of K", range(1, warps, 1, false));
-    let kilobytes = [1, 2, 4, 6, 8, 12, 16, 24, 32, 48].into_iter().map(|k| k * 1024);
+    let kilobytes = [2, 4, 6, 8, 12, 16, 24, 32, 48].into_iter().map(|k| k * 1024);
     add(
         "slot_bytes",
         "largest chunk of weights in bytes; null: 16384, or less where that leaves fewer than four slots",
@@ -98,17 +100,90 @@ pub fn space(subject: &Subject) -> Space {
         range(1, (sms / sizes.kv_heads.max(1)).max(1), 1, true),
     );
     add("grid", "blocks of the grid; null: one per SM", range((sms / 2).max(1), sms, 1, true));
-    let registers = u64::from(target.registers_per_thread.min(255)) & !7;
+    // Instructions are cut where an SM has several tiles.
+    let tiles = |rows: u64, tile: u64| rows.div_ceil(tile).div_ceil(sms.max(1));
+    let most = |n: u64, values: &[u64]| choices(values.iter().copied().filter(|v| *v < n));
+    for (stage, what, n, values) in [
+        ("qkv", "queries, keys and values", tiles(sizes.qkv_width(), TILE_ROWS), &[1, 2, 3, 4][..]),
+        (
+            "gate_up",
+            "gate and up projections",
+            tiles(2 * sizes.inner, TILE_ROWS),
+            &[1, 2, 4, 8, 16],
+        ),
+        ("head", "LM head", tiles(sizes.vocab, TILE_ROWS), &[4, 8, 16, 32, 64]),
+    ] {
+        add(
+            &format!("tiles.{stage}"),
+            &format!(
+                "most row tiles of one instruction of the {what}: small ones publish earlier, and each waits for its input anew; null: all that an SM has, fused into one"
+            ),
+            most(n, values),
+        );
+    }
+    let profiles = subject.balance.iter().map(|p| Value::word(p));
+    add(
+        "balance",
+        "shares of the SMs by their measured speed, a digit each, 5 for the usual share and 2% for each digit more or less; null: all alike",
+        Domain::Choices { values: std::iter::once(Value::Auto).chain(profiles).collect() },
+    );
+    if has_splits {
+        add(
+            "merge_heads",
+            "query heads whose splits one instruction merges; null: as few as leave each an SM",
+            most(sizes.heads + 1, &[1, 2, 4, 8]),
+        );
+    }
+    let registers = u64::from(target.registers_per_thread.min(255));
     add(
         "registers",
-        "registers a thread may use; null: 168, or what the target has for the block",
-        range(64, registers, 8, true),
+        "registers the compiler may use for a thread; null: as many as the part has for the block. A kernel that spills is refused",
+        most(registers + 1, &[80, 96, 112, 128, 144, 160, 176, 192, 208, 224]),
     );
     add(
         "taken",
         "weight chunks that warps take into registers while they wait for their input; null: 3",
         range(0, u64::from(RenderOptions::MOST_TAKEN), 1, true),
     );
+    add(
+        "accumulators",
+        "independent sums of a product within a warp: more keep dependent products apart, fewer leave registers; null: 4",
+        choices([2]),
+    );
+    add(
+        "unroll",
+        "packed blocks of a chunk that a warp multiplies without a branch; null: 8",
+        choices([1, 2, 4]),
+    );
+    add(
+        "fragments",
+        "most input fragments a warp keeps in registers from tile to tile, instead of reading them again from shared memory; null: 16",
+        choices([0, 4, 8]),
+    );
+    for (name, what) in [("layers", "products of the layers"), ("head", "LM head")] {
+        add(
+            &format!("groups.{name}"),
+            &format!(
+                "row tiles of the {what} whose sums are added up at once, behind one block barrier; null: 16"
+            ),
+            choices([2, 4, 8]),
+        );
+    }
+    for (op, about) in [("sum", "how the sums of the warps are added up")] {
+        let known: Vec<_> = op_variants(op)
+            .filter(|v| {
+                !subject.refused.iter().any(|(o, n)| (o.as_str(), n.as_str()) == (v.op, v.name))
+            })
+            .collect();
+        let text: Vec<String> = known.iter().map(|v| format!("{}, {}", v.name, v.about)).collect();
+        // The first is what is used by default.
+        let values = known.iter().skip(1).map(|v| Value::word(v.name));
+        add(
+            &format!("variants.{op}"),
+            &format!("{about}: {}; null: the first", text.join("; ")),
+            Domain::Choices { values: std::iter::once(Value::Auto).chain(values).collect() },
+        );
+    }
     let title = format!(
         "schedules of {} for {} at positions {} to {}",
         subject.shape.name, target.name, subject.bucket.first, subject.bucket.last

@@ -14,7 +14,7 @@ use amk_schedule_ir::{Bucket, Target};
 use super::space::knobs_of;
 use super::subject::key;
 use super::{Subject, cost_model};
-use crate::lower::{Knobs, Mode, Shape};
+use crate::lower::{Knobs, Mode, Shape, Tiles};
 use crate::toolchain::{CacheDirError, cache_root};
 
 /// The store below amk's cache folder.
@@ -85,6 +85,11 @@ fn describe(entry: &Stored, bucket: Bucket) -> String {
     )
 }
 
+/// What decides which rows each SM streams, in which runs.
+fn dealt(k: &Knobs) -> (u32, Option<u32>, Tiles, Option<&str>) {
+    (k.rotation, k.grid, k.tiles, k.balance.as_deref())
+}
+
 /// Stored schedules for several buckets that one engine holds: they share packed weights, so all deal rows to SMs alike.
 /// The first entry decides; a later one that deals otherwise is left out.
 pub fn choose_all(
@@ -100,7 +105,7 @@ pub fn choose_all(
     for bucket in buckets {
         let mut choice = choose(store, shape, target, mode, *bucket);
         if let (Some(mine), Some(first)) = (&choice.knobs, &common)
-            && (mine.rotation, mine.grid) != (first.rotation, first.grid)
+            && dealt(mine) != dealt(first)
         {
             choice = Choice {
                 knobs: None,
@@ -113,7 +118,13 @@ pub fn choose_all(
         if common.is_none()
             && let Some(k) = &choice.knobs
         {
-            common = Some(Knobs { rotation: k.rotation, grid: k.grid, ..Knobs::default() });
+            common = Some(Knobs {
+                rotation: k.rotation,
+                grid: k.grid,
+                tiles: k.tiles,
+                balance: k.balance.clone(),
+                ..Knobs::default()
+            });
         }
         if !choice.text.is_empty() {
             texts.push(choice.text);

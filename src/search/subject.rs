@@ -38,6 +38,10 @@ pub struct Subject {
     pub bucket: Bucket,
     /// `None` for a config alone: then nothing can be measured.
     pub checkpoint: Option<Checkpoint>,
+    /// Shares of the SMs that may be chosen, from measured speeds; see [`super::profiles`]. Empty: none were measured.
+    pub balance: Vec<String>,
+    /// Templates of ops that may not be chosen, by op and name: those that failed their test.
+    pub refused: Vec<(String, String)>,
 }
 
 /// A point that was lowered and validated.
@@ -98,7 +102,17 @@ impl Subject {
         let positions = shape.sizes.max_positions;
         let bucket = bucket_of(positions, 1, position)
             .ok_or(SubjectError::Position { position, positions })?;
-        Ok(Subject { model, shape, target, mode, position, bucket, checkpoint: None })
+        Ok(Subject {
+            model,
+            shape,
+            target,
+            mode,
+            position,
+            bucket,
+            checkpoint: None,
+            balance: Vec::new(),
+            refused: Vec::new(),
+        })
     }
 
     /// `bf16` or `f32`.

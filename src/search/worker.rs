@@ -3,6 +3,7 @@
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
+use amk_autoresearch::proposers::Guess;
 use amk_autoresearch::{CostModel, Evidence, Job, Point, Prepared, Refusal, Stage, Worker};
 
 use super::Subject;
@@ -72,9 +73,10 @@ impl<'a> Processes<'a> {
         Processes { subject, cost, program, base, device, patience, stop }
     }
 
-    /// Microseconds the model of cost predicts of a point; `None` where it cannot be lowered.
-    pub fn predict(&self, point: &Point) -> Option<f64> {
-        self.prepare(point).ok().map(|p| p.prediction.us)
+    /// What the model of cost says of a point; `None` where it cannot be scheduled.
+    pub fn guess(&self, point: &Point) -> Option<Guess> {
+        let Prepared { prediction, body, .. } = self.prepare(point).ok()?;
+        Some(Guess { us: prediction.us, body })
     }
 }
 

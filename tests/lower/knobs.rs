@@ -2,7 +2,9 @@
 //! by name.
 
 use amk::codegen::RenderOptions;
-use amk::lower::{EdgeKind, Edges, Knobs, LowerError, Mode, Shape, Windows};
+use amk::lower::{
+    EdgeKind, Edges, Groups, Knobs, LowerError, Mode, Shape, Tiles, Variants, Windows,
+};
 use amk_schedule_ir::DType;
 
 use crate::common::{check, first, odd_shape, sizes, target};
@@ -18,6 +20,17 @@ fn body(knobs: &Knobs) -> String {
     amk_schedule_ir::text::print(&lowered.program)
 }
 
+/// The kernel's text, without the line that holds the program's hash.
+fn source(knobs: &Knobs) -> String {
+    let shape = Shape::llama("knobs", sizes(96, 2, 6, 2, 16, 200, 300, 512), true, DType::Bf16);
+    let target = target(12);
+    let lowered = first(&shape, &target, knobs, Mode::Bf16).unwrap();
+    let program = amk_validator::validate(lowered.program, &target).unwrap();
+    let options = knobs.render_options(RenderOptions::default());
+    let text = amk::codegen::render(&program, &target, options).unwrap().text;
+    text.lines().filter(|l| !l.contains("amk_program_hash")).collect::<Vec<_>>().join("\n")
+}
+
 #[test]
 fn every_knob_changes_the_program() {
     let base = Knobs { splits: Some(2), slot_bytes: Some(1024), ..Knobs::default() };
@@ -26,6 +39,7 @@ fn every_knob_changes_the_program() {
     let with_windows = |windows: Windows| Knobs { windows, ..base.clone() };
     let d = Edges::default();
     let w = Windows::default();
+    let t = Tiles::default();
     let changed = [
         ("edges.hidden", with_edges(Edges { hidden: counter, ..d })),
         ("edges.qkv", with_edges(Edges { qkv: counter, ..d })),
@@ -46,7 +60,23 @@ fn every_knob_changes_the_program() {
         ("tokens", Knobs { tokens: 2, ..base.clone() }),
         ("capacity", Knobs { capacity: Some(256), ..base.clone() }),
         ("registers", Knobs { registers: Some(128), ..base.clone() }),
+        ("tiles.qkv", Knobs { tiles: Tiles { qkv: Some(1), ..t }, ..base.clone() }),
+        ("tiles.gate_up", Knobs { tiles: Tiles { gate_up: Some(2), ..t }, ..base.clone() }),
+        ("tiles.head", Knobs { tiles: Tiles { head: Some(1), ..t }, ..base.clone() }),
+        ("balance", Knobs { balance: Some("555555755555".to_owned()), ..base.clone() }),
+        ("merge_heads", Knobs { merge_heads: Some(3), ..base.clone() }),
+    ];
+    // The kernel's text alone.
+    let g = Groups::default();
+    let sum = Some("pairs".to_owned());
+    let text_alone = [
         ("taken", Knobs { taken: Some(2), ..base.clone() }),
+        ("accumulators", Knobs { accumulators: Some(2), ..base.clone() }),
+        ("unroll", Knobs { unroll: Some(2), ..base.clone() }),
+        ("fragments", Knobs { fragments: Some(0), ..base.clone() }),
+        ("groups.layers", Knobs { groups: Groups { layers: Some(4), ..g }, ..base.clone() }),
+        ("groups.head", Knobs { groups: Groups { head: Some(4), ..g }, ..base.clone() }),
+        ("variants.sum", Knobs { variants: Variants { sum }, ..base.clone() }),
     ];
     let json = serde_json::to_value(&base).unwrap();
     let mut names: Vec<String> = Vec::new();
@@ -57,21 +87,20 @@ fn every_knob_changes_the_program() {
         }
     }
     names.sort_unstable();
-    let mut tested: Vec<&str> = changed.iter().map(|(name, _)| *name).collect();
+    let mut tested: Vec<&str> = changed.iter().chain(&text_alone).map(|(name, _)| *name).collect();
     tested.sort_unstable();
     assert_eq!(tested, names, "a knob has no case here");
 
     let text = body(&base);
     for (name, knobs) in changed {
-        if name == "taken" {
-            // The kernel's text alone.
-            let options = |k: &Knobs| k.render_options(RenderOptions::default());
-            assert_eq!(body(&knobs), text);
-            assert_ne!(options(&knobs), options(&base));
-            continue;
-        }
         assert_ne!(body(&knobs), text, "{name} changes nothing");
     }
+    for (name, knobs) in text_alone {
+        assert_eq!(body(&knobs), text, "{name}");
+        assert_ne!(source(&knobs), source(&base), "{name} changes nothing");
+    }
+    // The bound of registers is in both.
+    assert!(source(&Knobs { registers: Some(128), ..base.clone() }).contains("__maxnreg__(128)"));
     // What is no choice of the search, and is not said where it is not asked for.
     let drawn = Knobs { sampled: true, ..base.clone() };
     assert_ne!(body(&drawn), text, "sampled changes nothing");
@@ -107,6 +136,25 @@ fn bad_knobs_are_refused_by_name() {
         ("tokens", Knobs { tokens: 17, ..base.clone() }),
         ("capacity", Knobs { capacity: Some(513), ..base.clone() }),
         ("registers", Knobs { registers: Some(255), ..base.clone() }),
+        (
+            "tiles.head",
+            Knobs { tiles: Tiles { head: Some(0), ..Tiles::default() }, ..base.clone() },
+        ),
+        ("balance", Knobs { balance: Some("5555".to_owned()), ..base.clone() }),
+        ("balance", Knobs { balance: Some("5555x5555555".to_owned()), ..base.clone() }),
+        ("merge_heads", Knobs { merge_heads: Some(0), ..base.clone() }),
+        ("taken", Knobs { taken: Some(4), ..base.clone() }),
+        ("accumulators", Knobs { accumulators: Some(3), ..base.clone() }),
+        ("unroll", Knobs { unroll: Some(0), ..base.clone() }),
+        ("fragments", Knobs { fragments: Some(17), ..base.clone() }),
+        (
+            "groups.head",
+            Knobs { groups: Groups { head: Some(1), ..Groups::default() }, ..base.clone() },
+        ),
+        (
+            "variants.sum",
+            Knobs { variants: Variants { sum: Some("best".to_owned()) }, ..base.clone() },
+        ),
     ];
     for (name, knobs) in cases {
         let error = first(&odd_shape(), &target(12), &knobs, Mode::Bf16).unwrap_err();

@@ -4,12 +4,14 @@
 use std::collections::BTreeSet;
 
 use amk::lower::{Knobs, Mode, Shape, Sizes};
-use amk::search::{FIXED, PRESETS, Subject, cost_model, knobs_of, point_of, preset, space};
+use amk::search::{
+    FIXED, PRESETS, Subject, cost_model, knobs_of, point_of, preset, profiles, space, speeds,
+};
 use amk::target::resolve;
 use amk_autoresearch::Value;
-use amk_schedule_ir::DType;
+use amk_schedule_ir::{DType, Target};
 
-/// Groups of three heads, an odd width, and positions enough for splits.
+/// Groups of three heads, an odd width, positions enough for splits, and few enough SMs that each has several tiles.
 fn subject(target: &str, position: u64) -> Subject {
     let sizes = Sizes {
         hidden: 96,
@@ -24,8 +26,11 @@ fn subject(target: &str, position: u64) -> Subject {
         scale: 0.25,
     };
     let shape = Shape::llama("search", sizes, true, DType::Bf16);
-    let target = resolve(target).unwrap().target;
-    Subject::new("search".to_owned(), shape, target, Mode::Bf16, position).unwrap()
+    let target = Target { sm_count: 6, ..resolve(target).unwrap().target };
+    let mut subject =
+        Subject::new("search".to_owned(), shape, target, Mode::Bf16, position).unwrap();
+    subject.balance = profiles(&[1.0, 1.02, 0.97, 1.0, 1.0, 1.04]);
+    subject
 }
 
 #[test]
@@ -95,4 +100,47 @@ fn the_naive_start_is_naive() {
     let default = subject.make(&space.default_point(), &*cost_model()).unwrap();
     assert!(made.prepared.prediction.us > default.prepared.prediction.us);
     assert_eq!(point_of(&knobs).get("edges.hidden"), Some(&Value::word("counter")));
+}
+
+/// A trace of an H200 says how fast its SMs were; the faster ones get the remainders.
+#[test]
+fn measured_speeds_become_shares() {
+    let event = |sm: u64, us: f64| serde_json::json!({ "tid": sm, "cat": "compute", "name": "norm_lm_head", "dur": us });
+    let events: Vec<_> = [10.0, 10.5, 9.6, 10.0, 9.9, 10.1]
+        .into_iter()
+        .enumerate()
+        .map(|(s, us)| event(s as u64, us))
+        .collect();
+    let mut subject = subject("h200", 16);
+    subject.balance = profiles(&speeds(&serde_json::json!({ "traceEvents": events })).unwrap());
+    let space = space(&subject);
+    assert_eq!(subject.balance.len(), 3);
+    let make = |point: &amk_autoresearch::Point| subject.make(point, &*cost_model()).unwrap();
+    let rows = |made: &amk::search::Made| -> Vec<u64> {
+        let program = made.program.get();
+        let of = |sm: &amk_schedule_ir::program::Sm| {
+            sm.stream
+                .iter()
+                .map(|r| match r.source {
+                    amk_schedule_ir::program::RunSource::Weight { lo, hi, .. } => hi - lo,
+                    _ => 0,
+                })
+                .sum()
+        };
+        program.sms.iter().map(of).collect()
+    };
+    let alike = rows(&make(&space.default_point()));
+    let last = subject.balance.last().unwrap();
+    let shared = rows(&make(&space.default_point().with("balance", Value::word(last))));
+    assert!(shared[2] > alike[2] && shared[1] < alike[1], "{alike:?} {shared:?}");
+    assert_eq!(alike.iter().sum::<u64>(), shared.iter().sum::<u64>());
+}
+
+/// Templates that failed their test are no choice.
+#[test]
+fn what_failed_its_test_is_not_in_the_space() {
+    let mut subject = subject("h200", 16);
+    assert!(space(&subject).knob("variants.sum").is_some());
+    subject.refused = vec![("sum".to_owned(), "pairs".to_owned())];
+    assert!(space(&subject).knob("variants.sum").is_none());
 }

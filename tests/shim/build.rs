@@ -65,6 +65,22 @@ fn sources(folder: &Path) {
     }
 }
 
+/// Compiles a kernel's text with a `main` of its own behind it, runs it, and gives what it says; it must end well.
+pub fn run_alone(text: &str, folder: &Path) -> String {
+    sources(folder);
+    std::fs::write(folder.join("alone.cpp"), text).unwrap();
+    let flags = ["-O1", "-fsanitize=alignment,shift,bounds", "-fno-sanitize-recover"];
+    done(
+        compiler(folder)
+            .args(flags)
+            .args(["-Wno-unused-function", "alone.cpp"])
+            .arg(runtime())
+            .args(["-o", "alone"]),
+    );
+    let output = done(&mut Command::new(folder.join("alone")));
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
 impl Host {
     /// Compiles a rendering into `folder`, where a case has been or will be written.
     pub fn new(text: &str, folder: &Path, build: Build) -> Host {

@@ -43,7 +43,7 @@ const NEW: usize = 5;
 
 /// Compares with the reference: logits of every position along the reference's own tokens, then
 /// free-running tokens, one launch per step and one launch for all.
-fn check(name: &str, case: &Case, mode: Mode, seeds: std::ops::Range<u64>) {
+pub fn check(name: &str, case: &Case, mode: Mode, seeds: std::ops::Range<u64>) {
     let folder = folder(name);
     let host = Host::new(&case.render().text, &folder, Build::Plain);
     let prompt = case.prompt(PROMPT);

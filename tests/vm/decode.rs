@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::ops::Range;
 use std::sync::Arc;
 
-use amk::lower::{EdgeKind, Edges, Knobs, Mode};
+use amk::lower::{EdgeKind, Edges, Knobs, Mode, Tiles};
 use amk::vm::{
     Data, DataError, FaultKind, Options, Policy, RecipeData, Vm, VmError, VmFault, VmModel,
 };
@@ -64,6 +64,7 @@ fn variants() -> Vec<(&'static str, Knobs)> {
         act: EdgeKind::Counter,
         partial: EdgeKind::Counter,
     };
+    let tiles = |most| Tiles { qkv: most, gate_up: most, head: most };
     let mixed = Edges { qkv: EdgeKind::Counter, act: EdgeKind::Counter, ..Edges::default() };
     vec![
         ("packets", small()),
@@ -75,6 +76,12 @@ fn variants() -> Vec<(&'static str, Knobs)> {
         ("two slots", Knobs { ring_slots: Some(2), slot_bytes: Some(512), ..small() }),
         ("one SM", Knobs { grid: Some(1), ..small() }),
         ("shifted", Knobs { rotation: 3, unit_stride: Some(2), ..small() }),
+        ("balanced", Knobs { balance: Some("459505059".to_owned()), rotation: 2, ..small() }),
+        ("small instructions", Knobs { tiles: tiles(Some(1)), edges: mixed, ..small() }),
+        (
+            "fused",
+            Knobs { tiles: tiles(Some(2)), splits: Some(2), merge_heads: Some(2), ..small() },
+        ),
     ]
 }
 

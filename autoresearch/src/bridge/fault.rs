@@ -134,7 +134,10 @@ fn fix_of(stage: Stage) -> &'static str {
             "stay nearer to the incumbent: the model of cost thinks it far too slow to compile"
         }
         Stage::Compile => {
-            "use fewer consumer warps or registers, smaller chunks or fewer heads per unit: the compiled kernel must not spill"
+            "change the knob the reason names: the compiler or the lint refuses the kernel"
+        }
+        Stage::Spills => {
+            "allow more registers, or use fewer consumer warps, accumulators, fragments or heads per unit: the compiled kernel must not spill"
         }
         Stage::Load => "use fewer ring slots or smaller chunks: the image does not fit the device",
         Stage::SelfTest => {

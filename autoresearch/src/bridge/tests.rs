@@ -135,7 +135,7 @@ fn an_agent_is_greeted_asked_told_and_answers() {
     assert_eq!(c.len(), 1);
     assert_eq!((c[0].source.as_str(), c[0].note.as_deref()), ("stdio", Some("why not")));
     assert_eq!(c[0].knobs.get("windows.dense"), Some(&Value::Auto));
-    p.told(&trial(2, Verdict::Rejected { stage: Stage::Compile, reason: "it spills".into() }));
+    p.told(&trial(2, Verdict::Rejected { stage: Stage::Spills, reason: "it spills".into() }));
     assert_eq!(p.propose(&ask(&space, &history)), Ok(Proposal::Done("enough".into())));
     p.bye("it is over");
     let lines = said.lines();

@@ -6,63 +6,95 @@ use crate::candidate::{Candidate, CandidateId, Point, Value};
 use crate::history::History;
 use crate::rng::Rng;
 use crate::seams::Ask;
-use crate::space::{Knob, Space};
+use crate::space::{Domain, Knob, Space};
 
 /// Draws before one gives up finding a point that was not tried.
 const PATIENCE: u32 = 200;
-
-/// Values from which on a domain is wide: one of counts, where small ones differ more than large ones.
-const WIDE: u64 = 16;
-
-/// A place in a domain of `n` values: any, and in a wide one every other time a small one, so that each doubling is
-/// as likely as the next.
-fn place(n: u64, rng: &mut Rng) -> u64 {
-    match n > WIDE && rng.chance(0.5) {
-        true => {
-            let doublings = (n as f64).ln() * rng.below(1 << 20) as f64 / (1u64 << 20) as f64;
-            (doublings.exp() as u64 - 1).min(n - 1)
-        }
-        false => rng.below(n),
-    }
-}
 
 /// Any point: each knob at its default with probability 1/3, so that not everything is strange at once.
 pub fn any(space: &Space, rng: &mut Rng) -> Point {
     let draw = |knob: &Knob| {
         let value = match rng.chance(1.0 / 3.0) {
             true => knob.default.clone(),
-            false => knob.domain.at(place(knob.domain.len(), rng)).unwrap_or_default(),
+            false => {
+                let rungs = rungs(knob);
+                let at = rng.below(rungs.len().max(1) as u64) as usize;
+                rungs.into_iter().nth(at).unwrap_or_default()
+            }
         };
         (knob.name.clone(), value)
     };
     Point(space.knobs.iter().map(draw).collect())
 }
 
-/// Another value of a knob: mostly a near one, sometimes any, in a wide domain every other time any.
+/// A domain of more values than this is walked on a few rungs.
+const FEW: u64 = 12;
+/// Rungs of a range whose ends are not far apart.
+const RUNGS: u64 = 8;
+
+/// Values of a knob that lie far enough apart to matter, in order: all of a few; of a wide range the ends, and between
+/// them 1, 1.5, 2, 3, 4, 6, 8 and so on, or where the ends are within a factor of eight equal steps; its default and `auto`
+/// too.
+pub fn rungs(knob: &Knob) -> Vec<Value> {
+    let n = knob.domain.len();
+    let (low, high, step) = match &knob.domain {
+        Domain::Range { low, high, step, .. } if n > FEW => (*low, *high, (*step).max(1)),
+        domain => return (0..n).filter_map(|i| domain.at(i)).collect(),
+    };
+    let mut values = vec![low, high];
+    if high / low.max(1) < RUNGS {
+        values.extend((1..RUNGS).map(|i| low + (high - low) * i / RUNGS));
+    } else {
+        let doubled = std::iter::successors(Some(1u64), |v| v.checked_mul(2));
+        values.extend(doubled.take_while(|v| *v <= high).flat_map(|v| [v, v + v / 2]));
+    }
+    let mut at: Vec<u64> = values
+        .iter()
+        .map(|v| v / step * step)
+        .chain(values.iter().map(|v| v.div_ceil(step) * step).filter(|_| step > 1))
+        .filter_map(|v| knob.domain.index(&Value::Int(v)))
+        .chain(knob.domain.index(&Value::Auto))
+        .chain(knob.domain.index(&knob.default))
+        .collect();
+    at.sort_unstable();
+    at.dedup();
+    at.into_iter().filter_map(|i| knob.domain.at(i)).collect()
+}
+
+/// Another value of a knob: mostly a near rung, sometimes any rung, at times one of the values right beside it.
 pub fn step(knob: &Knob, value: &Value, rng: &mut Rng) -> Value {
     let n = knob.domain.len();
     if n < 2 {
         return value.clone();
     }
     let at = knob.domain.index(value).unwrap_or(0);
-    let to = match rng.chance(if n > WIDE { 0.5 } else { 0.35 }) {
-        true => {
-            let other = place(n - 1, rng);
-            other + u64::from(other >= at)
-        }
+    let fine = n > FEW && rng.chance(0.15);
+    let to = match fine {
+        true => near(at, n, 3, rng),
         false => {
-            let far = 1 + rng.below(3);
-            let up = rng.chance(0.5);
-            let moved = if up { at.saturating_add(far).min(n - 1) } else { at.saturating_sub(far) };
-            // At an end the way leads back.
-            match moved == at {
-                true if at == 0 => 1,
-                true => at - 1,
-                false => moved,
-            }
+            let rungs: Vec<u64> = rungs(knob).iter().filter_map(|v| knob.domain.index(v)).collect();
+            let m = rungs.len() as u64;
+            // Between two rungs one starts from the upper.
+            let from = rungs.partition_point(|r| *r < at) as u64;
+            let from = from.min(m.saturating_sub(1));
+            let to = if rng.chance(0.35) { rng.below(m.max(1)) } else { near(from, m, 2, rng) };
+            let to = rungs.get(to as usize).copied().unwrap_or(at);
+            if to == at { near(at, n, 1, rng) } else { to }
         }
     };
     knob.domain.at(to).unwrap_or_default()
+}
+
+/// An index up to `far` from another of `n`, and not that; at an end the way leads back.
+fn near(at: u64, n: u64, far: u64, rng: &mut Rng) -> u64 {
+    let far = 1 + rng.below(far);
+    let up = rng.chance(0.5);
+    let moved = if up { (at + far).min(n.max(1) - 1) } else { at.saturating_sub(far) };
+    match moved == at {
+        true if at == 0 => 1.min(n.max(1) - 1),
+        true => at - 1,
+        false => moved,
+    }
 }
 
 /// A neighbour: one knob moved, or with probability 0.4 each one more, up to four.

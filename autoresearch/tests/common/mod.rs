@@ -257,8 +257,8 @@ pub struct Ran {
     pub outcome: Result<Outcome, CampaignError>,
 }
 
-pub fn cost(point: &Point) -> Option<f64> {
-    Some(truth(point))
+pub fn cost(point: &Point) -> Option<proposers::Guess> {
+    Some(proposers::Guess { us: truth(point), body: program(point) })
 }
 
 /// A folder in memory where there is one: what is tested is not how long a disk takes to sync.

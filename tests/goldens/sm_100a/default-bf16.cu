@@ -112,7 +112,7 @@ AMK_FN float amk_rsqrt(float x) {
 
 #define TRACE_STAMP(cx, k)
 
-AMK_DATA const unsigned char amk_program_hash[32] = { 62, 30, 38, 201, 226, 26, 223, 160, 6, 202, 195, 101, 234, 95, 189, 91, 88, 231, 222, 146, 27, 0, 9, 144, 29, 232, 64, 65, 6, 102, 248, 111 };
+AMK_DATA const unsigned char amk_program_hash[32] = { 135, 219, 8, 79, 87, 234, 182, 64, 85, 201, 190, 92, 203, 153, 28, 59, 194, 37, 225, 163, 173, 166, 158, 39, 173, 166, 117, 161, 75, 127, 82, 55 };
 
 // ---- constants of this program -------------------------------------------------------------
 constexpr u32 NW = 8;        // consumer warps
@@ -544,6 +544,10 @@ AMK_FN void counter_signals(Context& cx) {
 // activation fragment is the same 8 values of the staged row.
 // Input loads in flight per lane: with norm weights beside them, and without.
 constexpr u32 NORM_LOADS = 2, PLAIN_LOADS = 4;
+// Pairs of sums that keep dependent products of a warp apart; packed blocks it multiplies without a branch; tiles whose
+// sums are added up at once, in layers and in the LM head.
+constexpr u32 SETS = 2, MOST_UNROLLED = 8;
+constexpr u32 LAYER_GROUP = 16, HEAD_GROUP = 16;
 
 AMK_FN float* partial_sums(const Context& cx) {
   return (float*)(cx.smem + PARTIAL_AT) + cx.par * (TILE_GROUP * 8 * TOKENS * NW);
@@ -728,7 +732,7 @@ AMK_UNROLL
   TRACE_STAMP(cx, 1);
 }
 
-// Sums of a tile while it is being multiplied. Four sets keep dependent products apart.
+// Sums of a tile while it is being multiplied.
 struct TileSums {
   float c[4][4] = {};
 };
@@ -785,7 +789,7 @@ AMK_NO_UNROLL
 
 // Adds blocks [lo, lo + CHUNK) of one tile from the chunk at `at`, the input read from shared memory.
 template <class G> AMK_FN void tile_product_again(const Context& cx, const u8* at, u32 lo, TileSums& sums) {
-  constexpr u32 EACH = G::CHUNK / NW, REST = G::CHUNK % NW, UNROLLED = EACH < 8 ? EACH : 8;
+  constexpr u32 EACH = G::CHUNK / NW, REST = G::CHUNK % NW, UNROLLED = EACH < MOST_UNROLLED ? EACH : MOST_UNROLLED;
   const u8* weights = at + cx.lane * 16 + cx.w * 512;
   const u8* input = staged_fragment(cx) + (lo + cx.w) * 64;
   if constexpr (UNROLLED != 0) {
@@ -793,7 +797,7 @@ AMK_NO_UNROLL
     for (u32 first = 0; first + UNROLLED <= EACH; first += UNROLLED) {
 AMK_UNROLL
       for (u32 j = 0; j < UNROLLED; ++j)
-        block_product(cx, weights + j * (NW * 512), input + j * (NW * 64), sums.c[j % 2 * 2], sums.c[j % 2 * 2 + 1]);
+        block_product(cx, weights + j * (NW * 512), input + j * (NW * 64), sums.c[j % SETS * 2], sums.c[j % SETS * 2 + 1]);
       weights += UNROLLED * NW * 512;
       input += UNROLLED * NW * 64;
     }
@@ -804,7 +808,7 @@ AMK_NO_UNROLL
       input += NW * 64;
     }
   }
-  if (REST && cx.w < REST) block_product(cx, weights, input, sums.c[2], sums.c[3]);
+  if (REST && cx.w < REST) block_product(cx, weights, input, sums.c[SETS * 2 - 2], sums.c[SETS * 2 - 1]);
 }
 // The same, or what is left of the tile, in the way the geometry allows.
 template <class G> AMK_FN void tile_product(const Context& cx, const u8* at, u32 lo, const Fragments<G>& held, TileSums& sums) {
@@ -814,9 +818,9 @@ template <class G> AMK_FN void tile_product(const Context& cx, const u8* at, u32
     const u8* weights = at + cx.lane * 16 + cx.w * 512;
 AMK_UNROLL
     for (u32 j = 0; j < EACH; ++j)
-      block_product(amk_load_shared(weights + j * (NW * 512)), held.a[lo / NW + j], Quad{0, 0, 0, 0}, sums.c[j % 2 * 2], sums.c[j % 2 * 2 + 1]);
+      block_product(amk_load_shared(weights + j * (NW * 512)), held.a[lo / NW + j], Quad{0, 0, 0, 0}, sums.c[j % SETS * 2], sums.c[j % SETS * 2 + 1]);
     if (REST && cx.w < REST)
-      block_product(amk_load_shared(weights + EACH * (NW * 512)), held.a[G::HELD - 1], Quad{0, 0, 0, 0}, sums.c[2], sums.c[3]);
+      block_product(amk_load_shared(weights + EACH * (NW * 512)), held.a[G::HELD - 1], Quad{0, 0, 0, 0}, sums.c[SETS * 2 - 2], sums.c[SETS * 2 - 1]);
   } else if constexpr (G::EVEN) {
     tile_product_again<G>(cx, at, lo, sums);
   } else {
@@ -858,13 +862,14 @@ AMK_UNROLL
   }
 }
 
-// Runs the products of one instruction: tiles in groups, and after each group one block barrier and
+// Runs the products of one instruction: tiles in groups of GROUP, and after each group one block barrier and
 // `finish(first_tile, tiles)`, which may read the group's sums through `tile_sum`.
-template <class G, class Finish>
+template <class G, u32 GROUP = LAYER_GROUP, class Finish>
 AMK_FN void linear_tiles(Context& cx, Ring& ring, u32 tile_count, const Taken<G>& taken, Finish finish) {
   const u32 per_chunk = G::CHUNK == G::TOTAL ? cx.field(F_TILES) : 1;
   // Tiles that begin in registers.
   constexpr u32 CHUNKS = G::TOTAL / G::CHUNK, EARLY = (G::TAKEN + CHUNKS - 1) / CHUNKS;
+  static_assert(EARLY <= GROUP && GROUP <= TILE_GROUP, "tiles of the first group");
 AMK_UNROLL
   for (u32 early = 0; early < EARLY; ++early) {
     TileSums sums;
@@ -875,7 +880,7 @@ AMK_UNROLL
         const u8* input = staged_fragment(cx) + (x * G::CHUNK + cx.w) * 64;
 AMK_UNROLL
         for (u32 j = 0; j < Taken<G>::EACH; ++j)
-          block_product(taken.b[chunk < G::TAKEN ? chunk : 0][j], load_fragment(cx, input + j * (NW * 64)), Quad{0, 0, 0, 0}, sums.c[j % 2 * 2], sums.c[j % 2 * 2 + 1]);
+          block_product(taken.b[chunk < G::TAKEN ? chunk : 0][j], load_fragment(cx, input + j * (NW * 64)), Quad{0, 0, 0, 0}, sums.c[j % SETS * 2], sums.c[j % SETS * 2 + 1]);
       }
     }
     constexpr u32 REST = EARLY * CHUNKS - G::TAKEN;  // chunks of the last of them
@@ -903,8 +908,8 @@ AMK_NO_UNROLL
     }
   };
 AMK_NO_UNROLL
-  for (u32 first = 0; first < tile_count; first += TILE_GROUP) {
-    const u32 count = tile_count - first < TILE_GROUP ? tile_count - first : TILE_GROUP;
+  for (u32 first = 0; first < tile_count; first += GROUP) {
+    const u32 count = tile_count - first < GROUP ? tile_count - first : GROUP;
 AMK_NO_UNROLL
     for (u32 i = first ? 0 : EARLY; i < count; ++i) {
       TileSums sums;
@@ -924,7 +929,7 @@ AMK_NO_UNROLL
   }
 }
 
-// Sum of one output element over the warps.
+// Sum of one output element over the warps: one after the other.
 AMK_FN float tile_sum(const Context& cx, u32 tile, u32 m, u32 column) {
   const float* from = partial_sums(cx) + (u64)(tile * TOKENS + m) * (8 * NW) + column;
   float v = 0.f;
@@ -1409,7 +1414,7 @@ AMK_FN void op_norm_lm_head(Context& cx, Ring& ring) {
   const float factor = FACTOR ? amk_float(cx.field(F_X1)) : 1.f;
   u64 key = 0;
   float scale = 0.f;
-  linear_tiles<G>(cx, ring, tiles, taken, [&](u32 first, u32 count) {
+  linear_tiles<G, HEAD_GROUP>(cx, ring, tiles, taken, [&](u32 first, u32 count) {
     if (first == 0) scale = inverse_rms(cx, TOKENS - 1, G::WIDTH, eps);
     for (u32 i = cx.t; i < count * 8; i += NW * 32) {
       const u32 row = lo + first * 8 + i;
