@@ -3,7 +3,7 @@
 use std::num::NonZero;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use amk::search::child::Program;
@@ -206,7 +206,7 @@ pub fn run(args: &AutoresearchArgs, out: &Output) -> Outcome {
     let mut lines = agent.then(|| agent_lines(args, &space, &stop));
     let mut built_in = match agent {
         true => None,
-        false => Some(proposer(settled, &worker)?),
+        false => Some(proposer(settled, &worker, &stop)?),
     };
     let proposer: &mut dyn Proposer = match (&mut lines, &mut built_in) {
         (Some(lines), _) => lines,
@@ -422,8 +422,13 @@ fn note_ignored(args: &AutoresearchArgs, own: Option<&Header>, header: &Header, 
 fn proposer<'a>(
     header: &Header,
     worker: &'a Processes<'a>,
+    stop: &'a AtomicBool,
 ) -> Result<Box<dyn Proposer + 'a>, Failure> {
-    let cost = move |point: &Point| worker.guess(point);
+    // Nothing is made of what a proposer says once the campaign is stopped.
+    let cost = move |point: &Point| match stop.load(Ordering::Relaxed) {
+        true => None,
+        false => worker.guess(point),
+    };
     proposers::by_name(&header.proposer, Box::new(cost)).ok_or_else(|| {
         let known = proposers::NAMES.join(", ");
         Failure::input(format!(

@@ -150,7 +150,7 @@ fn an_agent_is_greeted_asked_told_and_answers() {
     }
     assert!(lines[1]["replayed"] == json!(true) && lines[3]["replayed"] == json!(false));
     let fault = &lines[3]["faults"][0];
-    assert_eq!(fault["code"], "compile");
+    assert_eq!(fault["code"], "spills");
     assert!(fault["fix"].as_str().unwrap().contains("fewer consumer warps"), "{fault}");
     assert_eq!(lines[2]["id"], 0);
     assert_eq!(lines[4]["id"], 1);

@@ -12,12 +12,11 @@ use crate::seams::{Ask, NoProposal, Proposal, Proposer};
 
 /// Points drawn in a round for each one that is named.
 const DRAWN: usize = 6;
-/// Rounds at least, and at most at the beginning of a campaign, when most is to be gained: each starts from the best of the
-/// one before.
-const ROUNDS: usize = 3;
-const FIRST_ROUNDS: usize = 10;
+/// Rounds: each starts from the best of the one before. In the first batch of a campaign, when most is to be gained, more.
+const ROUNDS: usize = 2;
+const FIRST_ROUNDS: usize = 8;
 /// Trials after which a campaign is no longer at its beginning.
-const BEGINNING: u64 = 32;
+const BEGINNING: u64 = 2;
 /// Rounds in a row that found nothing better end the search.
 const IDLE: usize = 2;
 /// One in so many is named though the model does not think it best, for the model may be wrong.

@@ -10,7 +10,7 @@ use crate::seams::{Ask, NoProposal, Proposal, Proposer};
 use crate::verdict::Verdict;
 
 /// Values of one knob that are looked at for each one that is named.
-const VALUES: usize = 6;
+const VALUES: usize = 4;
 /// Knobs that are looked at for each one that is named, at least.
 const KNOBS: usize = 2;
 /// Speed-up below which the value of another trial is not worth being crossed into the incumbent.
