@@ -2,8 +2,7 @@
 //!
 //! An op, or a part of one, that can be written in several ways has a template for each, registered here: a knob chooses
 //! by name, and nothing else of the kernel knows which it is. The first of an op is what is used unless another is
-//! chosen. Each is tested alone before a schedule may use it: `tests/shim/ops.rs` runs every one of them on the host against
-//! the definition of its op, [`crate::search::usable`] on the device.
+//! chosen. Each is tested alone: `tests/shim/ops.rs` runs every one of them on the host against the definition of its op.
 
 /// A way to write an op.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
