@@ -1,13 +1,14 @@
 //! `amk compile`: a model to validated schedules, CUDA text and images, for any number of targets.
 
 use std::collections::BTreeSet;
+use std::num::NonZero;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use amk::generate::{Request, generate};
 use amk::image::ImageCache;
-use amk::lower::{Mode, Shape, bucket_of};
-use amk::pipeline::{self, Kernel, PipelineError, Schedule};
+use amk::lower::{Knobs, Mode, Shape, bucket_of};
+use amk::pipeline::{self, Kernel, PipelineError, Schedule, Seconds};
 use amk::report::{self, Files, ModelSummary, Report, RunReport, TargetReport};
 use amk::search::stored::{self, choose};
 use amk::target::{Target, default_targets, load_target_file, resolve};
@@ -184,33 +185,41 @@ pub fn run(args: &CompileArgs, out: &Output) -> Outcome {
     let mut reports = Vec::new();
     let mut first = None;
     let bar = out.bar(targets.len() as u64, "compiling");
-    for (index, target) in targets.iter().enumerate() {
-        bar.set_message(target.sm.clone());
-        let best = store.as_ref().map(|s| choose(s, &input.shape, target, input.mode, bucket));
-        let best = best.unwrap_or_default();
-        if !best.text.is_empty() {
-            stored.push(format!("{}: {}", target.sm, best.text));
-        }
-        let knobs = best.knobs.unwrap_or_else(|| knobs.clone());
-        let schedule = pipeline::schedule(&input.shape, target, &knobs, args.position, input.mode)
-            .map_err(|e| failure(e, out))?;
+    let chosen: Vec<Knobs> = targets
+        .iter()
+        .map(|target| {
+            let best = store.as_ref().map(|s| choose(s, &input.shape, target, input.mode, bucket));
+            let best = best.unwrap_or_default();
+            if !best.text.is_empty() {
+                stored.push(format!("{}: {}", target.sm, best.text));
+            }
+            best.knobs.unwrap_or_else(|| knobs.clone())
+        })
+        .collect();
+    let make = |(target, knobs): (&Target, &Knobs)| -> Result<Made, PipelineError> {
+        let schedule = pipeline::schedule(&input.shape, target, knobs, args.position, input.mode)?;
         let begin = Instant::now();
-        let kernel = match &nvrtc {
-            Some(nvrtc) => Some(
-                pipeline::compile(&schedule, target, nvrtc, &cache, spills)
-                    .map_err(|e| failure(e, out))?,
-            ),
-            None => None,
-        };
+        let compile = |nvrtc| pipeline::compile(&schedule, target, nvrtc, &cache, spills);
+        let kernel = nvrtc.as_ref().map(compile).transpose()?;
         let mut seconds = schedule.seconds;
         seconds.compile = begin.elapsed().as_secs_f64();
+        bar.inc(1);
+        Ok((schedule, kernel, seconds))
+    };
+    // As many at a time as there are cores; a failure ends it before the next ones begin.
+    let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
+    let all: Vec<(&Target, &Knobs)> = targets.iter().zip(&chosen).collect();
+    let mut made = all.chunks(cores).flat_map(|some| in_parallel(some, &make));
+    for (index, target) in targets.iter().enumerate() {
+        let Some(one) = made.next() else { break };
+        let (schedule, kernel, seconds) = one.map_err(|e| failure(e, out))?;
         let files = write(&args.out, index == 0, target, &schedule, kernel.as_ref())?;
         warnings
             .extend(kernel.iter().filter_map(|k| k.image.warning.as_ref()).map(|w| w.to_string()));
         reports.push(TargetReport::new(target, &schedule, kernel.as_ref(), files, seconds));
         first.get_or_insert(schedule);
-        bar.inc(1);
     }
+    drop(made);
     bar.finish_and_clear();
 
     let run = match (&input.checkpoint, first) {
@@ -242,6 +251,20 @@ pub fn run(args: &CompileArgs, out: &Output) -> Outcome {
     }
     document(&report, args, (&warnings, &stored), start.elapsed().as_secs_f64(), out);
     Ok(Verdict::Yes)
+}
+
+/// What was made for a target.
+type Made = (Schedule, Option<Kernel>, Seconds);
+
+/// Applies `make` to each item on a thread of its own and gives the results in order.
+fn in_parallel<I: Copy + Send, R: Send>(items: &[I], make: &(impl Fn(I) -> R + Sync)) -> Vec<R> {
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = items.iter().map(|&item| scope.spawn(move || make(item))).collect();
+        let join = |thread: std::thread::ScopedJoinHandle<'_, R>| {
+            thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        };
+        threads.into_iter().map(join).collect()
+    })
 }
 
 /// The targets asked for, or all six. Two of one architecture would write the same files.

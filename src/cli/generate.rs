@@ -16,6 +16,7 @@ use amk::scheduled::Scheduled;
 use amk::target::resolve;
 use amk_models::golden::LogitSource;
 use amk_models::sampling::{LogProbs, log_probs};
+use amk_models::tokenizer::StopStrings;
 use amk_models::{Checkpoint, Message, Reference, Sampling, Tokenizer};
 use amk_schedule_ir::limits::MAX_SAMPLED;
 use clap::{ArgGroup, Args, ValueEnum};
@@ -60,6 +61,9 @@ pub struct GenerateArgs {
     /// Print everything at the end.
     #[arg(long, overrides_with = "stream")]
     no_stream: bool,
+    /// End before this text; may be given several times.
+    #[arg(long, value_name = "TEXT")]
+    stop: Vec<String>,
     /// Go on after an end-of-sequence token.
     #[arg(long)]
     ignore_eos: bool,
@@ -172,6 +176,12 @@ pub fn run(args: &GenerateArgs, out: &Output) -> Outcome {
     let checkpoint = model::open(args.model.as_deref(), out)?;
     let tokenizer = checkpoint.tokenizer().map_err(|e| model::failure(&e))?;
     let prompt = args.prompt.ids(&checkpoint, tokenizer)?;
+    if tokenizer.is_none() && !args.stop.is_empty() {
+        return Err(Failure::input(format!(
+            "{} has no tokenizer.json, so there is no text to look for --stop in",
+            checkpoint.name()
+        )));
+    }
     let stop = match args.ignore_eos {
         true => BTreeSet::new(),
         false => checkpoint.eos_ids().map_err(|e| model::failure(&e))?,
@@ -200,7 +210,7 @@ pub fn run(args: &GenerateArgs, out: &Output) -> Outcome {
         other => Runner::Host(source(other, args.compute, &checkpoint, positions)?),
     };
     let load_seconds = start.elapsed().as_secs_f64();
-    let mut printer = Printer::new(tokenizer, stream, out);
+    let mut printer = Printer::new(tokenizer, stream, &args.stop, out);
     let spinner = (!stream).then(|| out.spinner("generating"));
     let interrupt = interrupt();
     let mut logprobs = Vec::new();
@@ -209,7 +219,12 @@ pub fn run(args: &GenerateArgs, out: &Output) -> Outcome {
             if *sampled || args.sampling.is_plain() && args.logprobs.is_none() =>
         {
             let engine = &mut ready.opened.engine;
-            decode(engine, &request, &interrupt, &mut |token| printer.push(token, None))
+            decode(engine, &request, &interrupt, &mut |token| {
+                printer.push(token, None);
+                if printer.stopped() {
+                    interrupt.store(true, Ordering::Relaxed);
+                }
+            })
         }
         other => {
             let mut sequence = Sequence::new(other.source())
@@ -218,7 +233,7 @@ pub fn run(args: &GenerateArgs, out: &Output) -> Outcome {
                 let known = args.logprobs.and_then(|n| log_probs(logits, token, n));
                 printer.push(token, known.as_ref());
                 logprobs.extend(known);
-                match interrupt.load(Ordering::Relaxed) {
+                match interrupt.load(Ordering::Relaxed) || printer.stopped() {
                     true => ControlFlow::Break(FinishReason::Cancelled),
                     false => ControlFlow::Continue(()),
                 }
@@ -228,9 +243,11 @@ pub fn run(args: &GenerateArgs, out: &Output) -> Outcome {
     if let Some(spinner) = spinner {
         spinner.finish_and_clear();
     }
-    let done = result.map_err(failure)?;
-    let text = text_of(tokenizer, &done.tokens)?;
-    printer.finish(text.as_deref(), &done)?;
+    let mut done = result.map_err(failure)?;
+    if printer.stopped() {
+        done.finish_reason = FinishReason::Stop;
+    }
+    let text = printer.finish(text_of(tokenizer, &done.tokens)?, &done)?;
     if done.finish_reason == FinishReason::Capacity {
         out.warn(format!(
             "the context of {} positions is full after {}",
@@ -386,33 +403,58 @@ pub fn encode(
     ids.map_err(Failure::input)
 }
 
-/// Prints tokens as they come, or all at the end.
+/// Prints tokens as they come, or all at the end, and looks for stop strings.
 struct Printer<'a> {
     out: &'a Output,
     stream: bool,
     decoder: Option<amk_models::tokenizer::StreamDecoder<'a>>,
+    /// Where there are stop strings: they, and the text before them.
+    stops: Option<(StopStrings, String)>,
     count: usize,
     /// The first failure to decode; printing stops there.
     failed: Option<Failure>,
 }
 
 impl<'a> Printer<'a> {
-    fn new(tokenizer: Option<&'a Tokenizer>, stream: bool, out: &'a Output) -> Self {
-        let decoder = tokenizer.filter(|_| stream).map(|t| t.stream(true));
-        Self { out, stream, decoder, count: 0, failed: None }
+    fn new(
+        tokenizer: Option<&'a Tokenizer>,
+        stream: bool,
+        stops: &[String],
+        out: &'a Output,
+    ) -> Self {
+        let some = stops.iter().any(|s| !s.is_empty());
+        let decoder = tokenizer.filter(|_| stream || some).map(|t| t.stream(true));
+        let stops = some.then(|| (StopStrings::new(stops.iter().cloned()), String::new()));
+        Self { out, stream, decoder, stops, count: 0, failed: None }
+    }
+
+    /// Whether a stop string has come.
+    fn stopped(&self) -> bool {
+        self.stops.as_ref().is_some_and(|(stops, _)| stops.stopped())
+    }
+
+    /// What of a piece of text is certain to be wanted.
+    fn certain(&mut self, piece: String) -> String {
+        let Some((stops, text)) = &mut self.stops else { return piece };
+        let piece = stops.push(&piece);
+        text.push_str(&piece);
+        piece
     }
 
     fn push(&mut self, token: u32, logprobs: Option<&LogProbs>) {
-        if !self.stream || self.failed.is_some() {
+        if !(self.stream || self.stops.is_some()) || self.failed.is_some() {
             return;
         }
         let piece = match self.decoder.as_mut().map(|d| d.push(token)).transpose() {
-            Ok(piece) => piece,
+            Ok(piece) => piece.map(|piece| self.certain(piece)),
             Err(e) => {
                 self.failed = Some(Failure::input(e));
                 return;
             }
         };
+        if !self.stream {
+            return;
+        }
         match &piece {
             Some(piece) => self.out.piece(piece),
             None if self.count == 0 => self.out.piece(&token.to_string()),
@@ -423,25 +465,39 @@ impl<'a> Printer<'a> {
         self.count += 1;
     }
 
-    /// Prints what is left: the end of the stream, or everything.
-    fn finish(self, text: Option<&str>, done: &Generation) -> Result<(), Failure> {
+    /// Prints what is left, the end of the stream or everything, and gives the whole text: `text`, or what of it comes
+    /// before a stop string.
+    fn finish(
+        mut self,
+        text: Option<String>,
+        done: &Generation,
+    ) -> Result<Option<String>, Failure> {
         if let Some(failure) = self.failed {
             return Err(failure);
         }
-        if self.stream {
-            if let Some(decoder) = self.decoder {
-                self.out.piece(&decoder.finish().map_err(Failure::input)?);
+        let tail = self.decoder.take().map(|d| d.finish()).transpose().map_err(Failure::input)?;
+        let mut tail = self.certain(tail.unwrap_or_default());
+        let text = match self.stops {
+            Some((stops, mut certain)) => {
+                let rest = if stops.stopped() { String::new() } else { stops.finish() };
+                certain.push_str(&rest);
+                tail.push_str(&rest);
+                Some(certain)
             }
+            None => text,
+        };
+        if self.stream {
+            self.out.piece(&tail);
             self.out.line("");
-            return Ok(());
+            return Ok(text);
         }
-        match text {
+        match &text {
             Some(text) => self.out.line(text),
             None => {
                 let ids: Vec<String> = done.tokens.iter().map(u32::to_string).collect();
                 self.out.line(ids.join(","));
             }
         }
-        Ok(())
+        Ok(text)
     }
 }

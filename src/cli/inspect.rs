@@ -298,7 +298,7 @@ fn show_config(c: &ModelConfig, parameters: Option<u64>, row: &dyn Fn(&str, Stri
     );
     let tied = if c.tie_word_embeddings { ", output head tied" } else { "" };
     row("vocabulary", format!("{}{tied}", c.vocab_size));
-    row("context", format!("{} positions", c.max_position_embeddings));
+    row("context", format!("{} positions", c.capacity()));
     let scaling = match c.rope.scaling {
         RopeScaling::Default => String::new(),
         RopeScaling::Factors { ref factors } => format!(", {} factors", factors.len()),

@@ -24,6 +24,31 @@ fn says_what_huggingface_says() {
     assert!(same.err.contains("64 tokens"), "{}", same.err);
 }
 
+/// Text ends before a stop string, streamed or not, and the tokens with the one that completed it.
+#[test]
+fn stop_strings_end_the_text() {
+    let base = ["generate", "--prompt", "In the", "--max-tokens", "12", "--json"];
+    let whole = run(&base).exits(0).json();
+    let text = whole["text"].as_str().unwrap();
+    assert!(text.starts_with(" day of the") && whole["finish_reason"] == "length", "{whole}");
+    for stop in ["of t", " day", "f the"] {
+        for more in [&["--stop", "nowhere"][..], &["--stream"]] {
+            let args = [&base[..], &["--stop", stop], more].concat();
+            let done = run(&args).exits(0).documents().pop().unwrap();
+            assert_eq!(done["text"], text[..text.find(stop).unwrap()], "{args:?}");
+            assert_eq!(done["finish_reason"], "stop");
+            let tokens = done["tokens"].as_array().unwrap();
+            assert!(tokens.len() < 12 && whole["tokens"].as_array().unwrap().starts_with(tokens));
+        }
+    }
+    // One that never comes takes nothing away.
+    let done = run(&[&base[..], &["--stop", "the the the"]].concat()).exits(0).json();
+    assert_eq!((&done["text"], &done["finish_reason"]), (&whole["text"], &whole["finish_reason"]));
+    let folder = "tests/checkpoints/llama-odd-f32";
+    let ids = ["generate", folder, "--prompt-ids", "3", "--stop", "x"];
+    run(&ids).exits(2).says(&["llama-odd-f32 has no tokenizer.json", "--stop"]);
+}
+
 #[test]
 fn a_stream_is_documents_and_the_last_is_the_whole() {
     let args = ["generate", "--prompt", "And the king", "--max-tokens", "9", "--stream"];

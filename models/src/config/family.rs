@@ -148,7 +148,19 @@ fn foreign(name: &str, object: &Map<String, Value>) -> &'static str {
     if has(&["kv_lora_rank", "q_lora_rank"]) || one_of(&["deepseek", "minicpm3", "mla"]) {
         ", a model with multi-head latent attention,"
     } else if has(&["vision_config", "audio_config", "text_config", "image_token_id"])
-        || one_of(&["vl", "vision", "llava", "audio", "omni", "paligemma", "imagetext", "mllama"])
+        || one_of(&[
+            "vl",
+            "vision",
+            "llava",
+            "audio",
+            "omni",
+            "paligemma",
+            "imagetext",
+            "mllama",
+            "gemma3forc",
+            "gemma3n",
+            "mistral3",
+        ])
     {
         ", a multimodal model,"
     } else if has(&[

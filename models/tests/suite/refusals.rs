@@ -38,6 +38,7 @@ fn other_kinds_of_model_are_refused_by_name() {
             ", a multimodal model,",
         ),
         ("LlavaForConditionalGeneration", json!({}), ", a multimodal model,"),
+        ("Gemma3ForConditionalGeneration", json!({}), ", a multimodal model,"),
         ("MambaForCausalLM", json!({}), ", a recurrent or hybrid model,"),
         ("StableLmForCausalLM", json!({}), ""),
         ("Ministral3ForCausalLM", json!({}), ""),
