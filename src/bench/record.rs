@@ -51,6 +51,8 @@ pub struct Row {
     /// The self-test's verdict on this very image; null where it was left out.
     pub correct: Option<bool>,
     pub self_test: Option<Verdict>,
+    /// Which stored schedules the engine runs, and where they come from, or why one was left out: a sentence each.
+    pub stored: Vec<String>,
     pub rounds: usize,
     /// Launches of one sample.
     pub batch: usize,
@@ -85,6 +87,8 @@ pub struct Facts {
     pub weight_bytes: u64,
     pub kv_bytes: u64,
     pub verdict: Option<Verdict>,
+    /// See [`Row::stored`].
+    pub stored: Vec<String>,
     pub batch: usize,
     pub clocks: Option<Look>,
     /// By name of baseline.
@@ -161,6 +165,7 @@ impl Row {
             baselines,
             correct: facts.verdict.as_ref().map(|v| v.findings.ok),
             self_test: facts.verdict,
+            stored: facts.stored,
             rounds: ours.us.len(),
             batch: facts.batch,
             clocks: facts.clocks,
@@ -187,6 +192,7 @@ mod tests {
             program_hash: "ab".into(),
             weight_bytes: 2_000_000,
             kv_bytes: 400_000,
+            stored: vec!["positions 0 to 255: the schedule of entry 3".to_owned()],
             verdict: None,
             batch: 10,
             clocks: None,
@@ -216,6 +222,7 @@ mod tests {
         assert_eq!(text["baselines"][0]["about"]["torch"], "2.11");
         for field in [
             "work",
+            "stored",
             "device",
             "commit",
             "us_median",

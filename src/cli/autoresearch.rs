@@ -185,6 +185,13 @@ pub fn run(args: &AutoresearchArgs, out: &Output) -> Outcome {
     let device = find_device(args, &program, &base, patience, &stop)?;
     let mut subject = subject(args, device.as_ref(), out)?;
     subject.balance = balance(args)?;
+    if device.is_some() && args.worker.is_none() {
+        for (variant, reason) in search::failing(&program, &base, patience.measure, &stop) {
+            let (op, name) = (variant.op, variant.name);
+            out.note(format!("{name} of {op} is no choice here: {reason}"));
+            subject.refused.push((op.to_owned(), name.to_owned()));
+        }
+    }
     let base = Request {
         balance: subject.balance.clone(),
         target: Some(Part::Record(Box::new(subject.target.clone()))),

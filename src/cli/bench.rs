@@ -289,6 +289,7 @@ fn measure(
             weight_bytes,
             kv_bytes,
             verdict,
+            stored: opened.stored.clone(),
             batch: args.batch,
             clocks,
             about,

@@ -151,6 +151,8 @@ struct GenerateDocument<'a> {
     device: &'static str,
     /// Of the images that decoded; null without images, empty where the test was left out.
     self_test: Option<&'a [amk::selftest::Verdict]>,
+    /// Which stored schedules the device decoded with, and where they come from, or why one was left out: a sentence each.
+    stored: &'a [String],
     timings: Timings,
 }
 
@@ -268,6 +270,7 @@ pub fn run(args: &GenerateArgs, out: &Output) -> Outcome {
         logprobs: args.logprobs.map(|_| logprobs.as_slice()),
         device: device.name(),
         self_test: executor.self_test(),
+        stored: executor.stored(),
         timings: Timings {
             load_seconds,
             prefill_seconds: done.prefill_seconds,
@@ -294,6 +297,13 @@ impl Runner<'_> {
         match self {
             Runner::Cuda { ready, .. } => &mut ready.opened.engine,
             Runner::Host(source) => source.as_mut(),
+        }
+    }
+
+    fn stored(&self) -> &[String] {
+        match self {
+            Runner::Cuda { ready, .. } => &ready.opened.stored,
+            Runner::Host(_) => &[],
         }
     }
 

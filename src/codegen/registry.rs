@@ -2,7 +2,8 @@
 //!
 //! An op, or a part of one, that can be written in several ways has a template for each, registered here: a knob chooses
 //! by name, and nothing else of the kernel knows which it is. The first of an op is what is used unless another is
-//! chosen. Each is tested alone: `tests/shim/ops.rs` runs every one of them on the host against the definition of its op.
+//! chosen. Each is tested alone: `tests/shim/ops.rs` runs every one of them on the host against the definition of its
+//! op, [`crate::search::failing`] those that are not used by default on the device, before a campaign there may use them.
 
 /// A way to write an op.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

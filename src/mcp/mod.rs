@@ -4,6 +4,7 @@
 //! the journal; `validate` and `evaluate` look at a candidate beside the campaign and write nothing down. `session` holds
 //! the campaign, which runs in a thread of its own, `tools` what each tool does with its schema, `server` speaks the protocol.
 
+mod screen;
 mod server;
 mod session;
 mod tools;

@@ -14,6 +14,7 @@ use rmcp::service::{RequestContext, RoleServer, ServiceExt};
 use serde_json::Value as Json;
 
 use super::Session;
+use super::screen;
 use super::tools::{TOOLS, ToolInfo, call};
 
 /// Why the server ended otherwise than by its client leaving.
@@ -101,10 +102,13 @@ pub fn serve(session: &Arc<Session>) -> Result<(), ServeError> {
     };
     let served = runtime.block_on(async {
         let speak = async {
-            let running = server.serve(rmcp::transport::stdio()).await;
+            let (input, output, sent) = screen::streams();
+            let running = server.serve((input, output)).await;
             let running = running.map_err(|e| ServeError::Protocol(e.to_string()))?;
             // However the connection ended, the journal has what was judged.
             let _ = running.waiting().await;
+            // The last answers are on their way; a client that left does not take them.
+            let _ = tokio::time::timeout(Duration::from_secs(5), sent).await;
             Ok(())
         };
         tokio::select! {

@@ -15,6 +15,7 @@ mod space;
 pub mod stored;
 mod subject;
 pub mod time;
+mod variants;
 mod worker;
 
 pub use balance::{BalanceError, profiles, speeds};
@@ -22,4 +23,5 @@ pub use cost::cost_model;
 pub use device::fingerprint;
 pub use space::{FIXED, PRESETS, knobs_of, point_of, preset, space};
 pub use subject::{Made, Subject, SubjectError};
+pub use variants::failing;
 pub use worker::{Patience, Processes, device_of};

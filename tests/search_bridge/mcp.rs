@@ -196,3 +196,41 @@ fn what_does_not_speak_the_protocol_is_an_error() {
     assert!(said.contains("MCP"), "{said}");
     assert!(output.stdout.is_empty());
 }
+
+/// The protocol's library would keep the last of two values; the server refuses the message and goes on.
+#[test]
+fn a_message_that_names_a_key_twice_is_refused_with_the_key() {
+    use std::io::{BufRead, BufReader, Write};
+    let folder = tempfile::tempdir().unwrap();
+    let mut child = Command::new(env!("CARGO_BIN_EXE_amk"))
+        .args(["mcp", "--target", "h200", "--no-compile", "--journal", "campaign.jsonl"])
+        .current_dir(&folder)
+        .env("AMK_CACHE_DIR", folder.path().join("cache"))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut to = child.stdin.take().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let mut answer = |line: &str| -> Json {
+        writeln!(to, "{line}").unwrap();
+        serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap()
+    };
+    let hello = r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"t","version":"1"}}}"#;
+    assert_eq!(answer(hello)["id"], 1);
+    let twice = r#"{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"validate","arguments":{"knobs":{"rotation":1,"rotation":2}}}}"#;
+    let refused = answer(twice);
+    assert_eq!(refused["id"], 2, "{refused}");
+    let message = refused["error"]["message"].as_str().unwrap();
+    assert!(message.contains("\"rotation\" is given twice"), "{message}");
+    let ready = r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#;
+    let once = r#"{"jsonrpc":"2.0","id":3,"method":"tools/call","params":{"name":"validate","arguments":{"knobs":{"rotation":2}}}}"#;
+    let judged = answer(&format!("{ready}\n{once}"));
+    assert_eq!(
+        (&judged["id"], &judged["result"]["isError"]),
+        (&json!(3), &json!(false)),
+        "{judged}"
+    );
+    drop(to);
+    assert!(child.wait().unwrap().success());
+}
