@@ -13,10 +13,11 @@ const USER_DEFINED: i64 = 4;
 const LLAMA3: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 const QWEN2: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
-/// `tokenizer.json` and `tokenizer_config.json`; none where the file has no tokenizer.
-pub(super) fn tokenizer(
-    contents: &Contents,
-) -> Result<Option<(Vec<u8>, Map<String, Value>)>, GgufError> {
+/// `tokenizer.json` and `tokenizer_config.json`.
+pub(super) type TokenizerFiles = (Vec<u8>, Map<String, Value>);
+
+/// The files a tokenizer is read from; none where the GGUF file has no tokenizer.
+pub(super) fn tokenizer(contents: &Contents) -> Result<Option<TokenizerFiles>, GgufError> {
     let bad = |what: &str| GgufError::Tokenizer(what.to_string());
     let Some(model) = contents.text("tokenizer.ggml.model") else { return Ok(None) };
     let texts = |key: &str| -> Option<Vec<&str>> {
