@@ -39,13 +39,18 @@ pub enum Backend {
 }
 
 /// How many values a lane has in flight at once: loads, positions of attention, heads of a pass. More hide
-/// more latency and take more registers. Results do not depend on it.
+/// more latency and take more registers. Results depend on it by the rounding of attention alone: positions
+/// that are in flight together are taken in together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum InFlight {
     /// As many as most shapes have registers for.
     #[default]
     Many,
-    /// Where those spill.
+    /// Where those spill: fewer in attention, and of rows of several tokens.
+    Several,
+    /// Where those spill: the input fragments of wide rows are not kept either.
+    Some,
+    /// Where those spill, too.
     Few,
     /// One of each.
     One,
@@ -53,7 +58,8 @@ pub enum InFlight {
 
 impl InFlight {
     /// From the most values to the fewest.
-    pub const ALL: [InFlight; 3] = [InFlight::Many, InFlight::Few, InFlight::One];
+    pub const ALL: [InFlight; 5] =
+        [InFlight::Many, InFlight::Several, InFlight::Some, InFlight::Few, InFlight::One];
 }
 
 /// How matrix products are written.
@@ -230,20 +236,38 @@ pub(crate) fn render(
     let slice_of = |lanes| (attention.head_dim / vector).div_ceil(lanes) * vector;
     let lanes = if slice_of(8) >= 32 { 16 } else { 8 };
     let slice = slice_of(lanes);
-    let many = options.in_flight == InFlight::Many;
+    let level = options.in_flight;
+    let many = level <= InFlight::Some;
     let pass = if many { (16 / slice).clamp(1, 8).min(attention.group_max) } else { 1 };
-    // Positions in flight: two where a pass and they take few registers.
-    let few = target.sm == "sm_90a" && attention.kv == DType::Bf16 && slice * pass == 8;
-    let depth = if many && few && attention.head_dim == 64 { 2 } else { 1 };
+    // Positions in flight, as many as take few registers beside the pass and the ops around it.
+    let merges = plan.ops.contains(&"attention_merge");
+    let wide_kv = target.sm == "sm_90a" && attention.kv == DType::Bf16;
+    let depth = match level {
+        InFlight::Many
+            if wide_kv && (merges || program.tokens > 1 || attention.group_max > pass) =>
+        {
+            (32 / (slice * pass)).clamp(1, 2)
+        }
+        InFlight::Many if wide_kv => (32 / (slice * pass)).clamp(1, 4),
+        InFlight::Several | InFlight::Some if wide_kv && slice * pass == 8 => 2,
+        _ => 1,
+    };
     // Partial results of one head that a merge fetches at once.
-    let merge_batch = if many { 2 } else { 1 };
+    let merge_batch = match level {
+        InFlight::Many => 4,
+        InFlight::Several | InFlight::Some => 2,
+        InFlight::Few | InFlight::One => 1,
+    };
     let taken = if many { options.taken.min(RenderOptions::MOST_TAKEN) } else { 0 };
     // Loads of one lane in flight, of four elements each; input fragments a warp keeps.
     let wide = plan.activation != DType::F32 && target.sm == "sm_90a";
-    let (norm, plain, held) = match options.in_flight {
-        InFlight::Many if wide => (4, 8, options.products.fragments),
-        InFlight::Many | InFlight::Few => (2, 4, options.products.fragments),
-        InFlight::One => (1, 1, 0),
+    let kept = options.products.fragments;
+    let (norm, plain, rows, held) = match level {
+        InFlight::Many if wide => (4, 8, 16, kept),
+        InFlight::Several if wide => (4, 8, 8, kept),
+        InFlight::Some if wide => (4, 8, 8, kept.min(8)),
+        InFlight::Many | InFlight::Several | InFlight::Some | InFlight::Few => (2, 4, 4, kept),
+        InFlight::One => (1, 1, 1, 0),
     };
     let hash = program.hash();
     let hash_bytes: Vec<String> = hash.iter().map(u8::to_string).collect();
@@ -310,7 +334,7 @@ pub(crate) fn render(
             // Shortest decimal that reads back as the same number, with its point.
             cap => attention.cap.map(|cap| format!("{:?}f", cap.0)),
             vector, word, pass, depth, merge_batch,
-            lanes, shift => lanes.ilog2(), positions => 32 / lanes,
+            lanes,
         },
         forms => context! {
             plain => plan.forms.plain.unwrap_or(false), raw => plan.forms.raw.unwrap_or(false),
@@ -323,7 +347,7 @@ pub(crate) fn render(
             group => options.products.group, head_group => options.products.head_group,
             sum => op_variant("sum", options.products.sum).map_or("", |v| v.template),
         },
-        loads => context! { norm, plain }, held, taken,
+        loads => context! { norm, plain, rows }, held, taken,
         op_templates, variants,
         trace => options.trace,
     })?;

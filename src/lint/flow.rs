@@ -10,6 +10,8 @@ pub struct Flow {
     pub order: Vec<usize>,
     /// Natural loops, by header: the blocks of each.
     loops: Vec<BTreeSet<usize>>,
+    /// The same by back edge: loops that share a header stay apart.
+    edges: Vec<BTreeSet<usize>>,
     /// Registers whose constants [`Flow::simulate`] follows, and the instructions that write them.
     followed: BTreeSet<Reg>,
     follows: Vec<bool>,
@@ -32,26 +34,35 @@ impl Flow {
             }
         };
         let mut loops: BTreeMap<usize, BTreeSet<usize>> = BTreeMap::new();
+        let mut edges = Vec::new();
         for &tail in &order {
             for &head in kernel.blocks[tail].succ.iter().filter(|h| dominates(**h, tail)) {
-                let body = loops.entry(head).or_insert_with(|| BTreeSet::from([head]));
+                let mut body = BTreeSet::from([head]);
                 let mut work = vec![tail];
                 while let Some(block) = work.pop() {
                     if body.insert(block) {
                         work.extend(&kernel.blocks[block].pred);
                     }
                 }
+                loops.entry(head).or_default().extend(&body);
+                edges.push(body);
             }
         }
         let followed = followed(kernel);
         let writes = |i: &Instr| i.writes.iter().any(|r| followed.contains(r));
         let follows = kernel.instrs.iter().map(writes).collect();
-        Flow { order, loops: loops.into_values().collect(), followed, follows }
+        Flow { order, loops: loops.into_values().collect(), edges, followed, follows }
     }
 
-    /// Blocks of the innermost loop around a block.
-    pub fn innermost(&self, block: usize) -> Option<&BTreeSet<usize>> {
-        self.loops.iter().filter(|l| l.contains(&block)).min_by_key(|l| l.len())
+    /// Blocks of the innermost loop around a block: of all that goes back to its header, and of the shortest way
+    /// back. They differ where the compiler lets an inner loop begin at the header of an outer one.
+    pub fn innermost(&self, block: usize) -> impl Iterator<Item = &BTreeSet<usize>> {
+        let least = |loops: &'_ [BTreeSet<usize>]| -> Option<usize> {
+            let around = loops.iter().enumerate().filter(|(_, l)| l.contains(&block));
+            around.min_by_key(|(_, l)| l.len()).map(|(i, _)| i)
+        };
+        let (all, shortest) = (least(&self.loops), least(&self.edges));
+        all.map(|i| &self.loops[i]).into_iter().chain(shortest.map(|i| &self.edges[i]))
     }
 }
 

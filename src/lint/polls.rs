@@ -59,8 +59,11 @@ impl Judged<'_> {
     }
 
     fn spins(&self, i: usize) -> bool {
+        self.flow.innermost(self.kernel.block_of[i]).any(|body| self.spins_in(i, body))
+    }
+
+    fn spins_in(&self, i: usize, body: &BTreeSet<usize>) -> bool {
         let instr = &self.kernel.instrs[i];
-        let Some(body) = self.flow.innermost(self.kernel.block_of[i]) else { return false };
         // A loop around barriers is one over instructions or tiles: nobody polls in it.
         let barrier =
             |i: usize| matches!(self.events[i], Event::ConsumerBarrier | Event::BlockBarrier);
