@@ -158,6 +158,11 @@ struct Params {
 
 struct TableHead { u32 instr_at, run_at, wait_at, signal_at; };
 struct SmHead { u32 instr_first, instr_count, run_first, run_count; u64 weight_at; u64 pad; };
+AMK_FN const SmHead* sm_head(const Params& p, u32 sm) { return (const SmHead*)(p.tables + sizeof(TableHead)) + sm; }
+// The first instruction of an SM.
+AMK_FN const u32* sm_code(const Params& p, u32 sm) {
+  return (const u32*)(p.tables + ((const TableHead*)p.tables)->instr_at) + (u64)sm_head(p, sm)->instr_first * 32;
+}
 struct RunEntry { u32 tiles, blocks, total_blocks, tile_count; u32 window, pad0; u64 pad1; };
 
 // ---- primitives: every instruction that orders something -------------------------------------
@@ -383,7 +388,6 @@ struct Context {
   Record record;    // the instruction
   u32 pc, step, pos;
   u32 par;        // which of the two sets of partial sums is being filled
-  u32 stop = 0;
   // All lanes of the warp take part.
   AMK_FN u32 field(u32 f) const { return record.word(f); }
   AMK_FN u64 field64(u32 f) const { return (u64)field(f) | ((u64)field(f + 1) << 32); }
@@ -529,6 +533,8 @@ AMK_FN void counter_signals(Context& cx) {
 // activation fragment is the same 8 values of the staged row.
 // Input loads in flight per lane: with norm weights beside them, and without.
 constexpr u32 NORM_LOADS = 2, PLAIN_LOADS = 4;
+// The same over the rows of several tokens.
+constexpr u32 ROW_LOADS = TOKENS == 1 ? 1 : 4;
 // Pairs of sums that keep dependent products of a warp apart; packed blocks it multiplies without a branch; tiles whose
 // sums are added up at once, in layers and in the LM head.
 constexpr u32 SETS = 2, MOST_UNROLLED = 8;
@@ -558,7 +564,7 @@ template <u32 WIDTH_, u32 CHUNK_, u32 TOTAL_, u32 LEAST_> struct Geometry {
   static constexpr u32 HELD = EVEN && TOKENS * TERMS <= 8 && EACH <= 16 ? EACH : 0;
   // Chunks that warps take into registers: where a tile has several and a warp's part of one is small.
   static constexpr u32 MOST_TAKEN = 0;
-  static constexpr u32 TAKEN = !EVEN || CHUNK == TOTAL || CHUNK % NW != 0 || CHUNK / NW > 4 || TOKENS * TERMS > 8 ? 0 : LEAST_ < MOST_TAKEN ? LEAST_ : MOST_TAKEN;
+  static constexpr u32 TAKEN = !EVEN || CHUNK == TOTAL || CHUNK % NW != 0 || CHUNK / NW > 4 || TOKENS > 1 || TERMS > 8 ? 0 : LEAST_ < MOST_TAKEN ? LEAST_ : MOST_TAKEN;
   AMK_FN static constexpr u32 batch(u32 most) { return (LOADS + (LOADS + most - 1) / most - 1) / ((LOADS + most - 1) / most); }
 };
 
@@ -596,9 +602,9 @@ AMK_UNROLL
   if (cx.lane == 0) square_sums(cx)[m * NW + cx.w] = squares;
 }
 
-// Stages one batch of loads: `in` and `weight` have arrived.
+// Stages one batch of loads of token `m`: `in` and `weight` have arrived.
 template <class G, bool NORM, u32 N, class In, class Weight>
-AMK_FN void stage_batch(const Context& cx, u32 m, u32 first, const In (&in)[N], const Weight (&weight)[N], float& squares) {
+AMK_FN void stage_batch(const Context& cx, u32 m, u32 first, const In* in, const Weight* weight, float& squares) {
 AMK_UNROLL
   for (u32 i = 0; i < N; ++i)
     if (load_staged<G>(cx, first + i)) {
@@ -633,39 +639,53 @@ AMK_UNROLL
   }
 };
 
-// Stages the input of a matrix product; norm weights are fetched before the wait.
+// Stages the input of a matrix product; norm weights are fetched before the wait. Rows of several tokens are
+// fetched together as far as loads in flight go.
 template <class G, Sync S, DType D, bool NORM, DType ND>
 AMK_FN void stage_input(Context& cx, Ring& ring, Taken<G>& taken, const u8* input, u32 pitch, const u8* norm, u32 tag) {
   constexpr u32 N = G::batch(NORM ? NORM_LOADS : PLAIN_LOADS);
+  constexpr u32 ROWS = G::LOADS > N || ROW_LOADS < N ? 1 : ROW_LOADS / N < TOKENS ? ROW_LOADS / N : TOKENS;
+  constexpr u32 ELEMENT = S == PACKET ? (D == BF16 ? 4 : 8) : D == F32 ? 4 : 2;
   taken.take(cx, ring);
 AMK_NO_UNROLL
-  for (u32 m = 0; m < TOKENS; ++m) {
-    const u8* row = input + (u64)m * pitch * (S == PACKET ? (D == BF16 ? 4 : 8) : element_bytes<D>());
-    float squares = 0.f;
+  for (u32 m = 0; m < TOKENS; m += ROWS) {
+    const u8* row = input + (u64)m * pitch * ELEMENT;
+    float squares[ROWS] = {};
 AMK_NO_UNROLL
     for (u32 first = 0; first < G::LOADS; first += N) {
-      Input4<S, D> in[N];
+      Input4<S, D> in[ROWS][N];
       Constant4<ND> weight[N];
       if (NORM) {
 AMK_UNROLL
         for (u32 i = 0; i < N; ++i)
           if (load_inside<G>(cx, first + i)) weight[i].issue(norm, load_column(cx, first + i));
       }
+      auto wanted = [&](u32 r, u32 i) { return (TOKENS % ROWS == 0 || m + r < TOKENS) && load_inside<G>(cx, first + i); };
       Spin spin;
       for (;;) {
         bool all = true;
         u32 seen = tag;
 AMK_UNROLL
-        for (u32 i = 0; i < N; ++i)
-          if (load_inside<G>(cx, first + i)) in[i].issue(row, load_column(cx, first + i));
+        for (u32 r = 0; r < ROWS; ++r)
 AMK_UNROLL
-        for (u32 i = 0; i < N; ++i)
-          if (load_inside<G>(cx, first + i) && !in[i].ready(tag, load_left<G>(cx, first + i))) { all = false; seen = in[i].seen(); }
+          for (u32 i = 0; i < N; ++i)
+            if (wanted(r, i)) in[r][i].issue(row + r * pitch * ELEMENT, load_column(cx, first + i));
+AMK_UNROLL
+        for (u32 r = 0; r < ROWS; ++r)
+AMK_UNROLL
+          for (u32 i = 0; i < N; ++i)
+            if (wanted(r, i) && !in[r][i].ready(tag, load_left<G>(cx, first + i))) { all = false; seen = in[r][i].seen(); }
         if (all || spin.give_up(*cx.p, cx.sm, cx.pc, cx.step, EDGE_PACKET, tag, seen)) break;
       }
-      stage_batch<G, NORM, N>(cx, m, first, in, weight, squares);
+AMK_UNROLL
+      for (u32 r = 0; r < ROWS; ++r)
+        if (TOKENS % ROWS == 0 || m + r < TOKENS) stage_batch<G, NORM, N>(cx, m + r, first, in[r], weight, squares[r]);
     }
-    if (NORM) keep_squares(cx, m, squares);
+    if (NORM) {
+AMK_UNROLL
+      for (u32 r = 0; r < ROWS; ++r)
+        if (TOKENS % ROWS == 0 || m + r < TOKENS) keep_squares(cx, m + r, squares[r]);
+    }
   }
   amk_warp_sync();
   TRACE_STAMP(cx, 1);
@@ -818,17 +838,24 @@ AMK_NO_UNROLL
   }
 }
 
+// Where the sums of warp `w` for token `m` lie among those of a tile: tokens that are read side by side start
+// in different banks.
+AMK_FN u32 partial_place(u32 m, u32 w) {
+  const u32 place = TOKENS > 1 && (NW & (NW - 1)) == 0 ? w ^ (m & (NW - 1)) : w;
+  return (m * NW + place) * 8;
+}
+
 // Partial sums of one tile: the warp's float32 sums per token, terms added.
 AMK_FN void store_partial(const Context& cx, u32 tile, const TileSums& sums) {
   float sum[4];
 AMK_UNROLL
   for (u32 e = 0; e < 4; ++e) sum[e] = (sums.c[0][e] + sums.c[1][e]) + (sums.c[2][e] + sums.c[3][e]);
-  float* to = partial_sums(cx) + (u64)tile * (8 * TOKENS * NW) + cx.w * 8 + (cx.lane & 3) * 2;
+  float* to = partial_sums(cx) + (u64)tile * (8 * TOKENS * NW) + (cx.lane & 3) * 2;
   const u32 row = cx.lane >> 2;
   const float lo[2] = {sum[0], sum[1]}, hi[2] = {sum[2], sum[3]};
   if (TERMS == 1) {
-    if (row < TOKENS) *(Pair*)(to + row * (8 * NW)) = {amk_bits(lo[0]), amk_bits(lo[1])};
-    if (row + 8 < TOKENS) *(Pair*)(to + (row + 8) * (8 * NW)) = {amk_bits(hi[0]), amk_bits(hi[1])};
+    if (row < TOKENS) *(Pair*)(to + partial_place(row, cx.w)) = {amk_bits(lo[0]), amk_bits(lo[1])};
+    if (row + 8 < TOKENS) *(Pair*)(to + partial_place(row + 8, cx.w)) = {amk_bits(hi[0]), amk_bits(hi[1])};
   } else {
     // Row r of the product is term r % 3 of token r / 3; a token's rows sit 4 lanes apart.
 AMK_UNROLL
@@ -840,9 +867,9 @@ AMK_UNROLL
       const float high0 = amk_float(amk_shfl(amk_bits(hi[e]), cx.lane & 3));
       // Rows 6, 7 and 8 are one token's where there are more than 8 rows.
       if (row == 6) rows[2] = high0;
-      if (row % 3 == 0 && row / 3 < TOKENS) to[(row / 3) * (8 * NW) + e] = rows[0] + rows[1] + rows[2];
+      if (row % 3 == 0 && row / 3 < TOKENS) to[partial_place(row / 3, cx.w) + e] = rows[0] + rows[1] + rows[2];
       const float g1 = amk_shfl_down(hi[e], 4), g2 = amk_shfl_down(hi[e], 8);
-      if ((row + 8) % 3 == 0 && (row + 8) / 3 < TOKENS && row < 6) to[((row + 8) / 3) * (8 * NW) + e] = hi[e] + g1 + g2;
+      if ((row + 8) % 3 == 0 && (row + 8) / 3 < TOKENS && row < 6) to[partial_place((row + 8) / 3, cx.w) + e] = hi[e] + g1 + g2;
     }
   }
 }
@@ -916,10 +943,10 @@ AMK_NO_UNROLL
 
 // Sum of one output element over the warps: one after the other.
 AMK_FN float tile_sum(const Context& cx, u32 tile, u32 m, u32 column) {
-  const float* from = partial_sums(cx) + (u64)(tile * TOKENS + m) * (8 * NW) + column;
+  const float* from = partial_sums(cx) + (u64)tile * (8 * TOKENS * NW) + column;
   float v = 0.f;
 AMK_UNROLL
-  for (u32 i = 0; i < NW; ++i) v += from[i * 8];
+  for (u32 i = 0; i < NW; ++i) v += from[partial_place(m, i)];
   return v;
 }
 // 1 / rms of the staged input of token `m`; valid in the first group after staging.
@@ -994,16 +1021,19 @@ AMK_UNROLL
   });
 }
 // ---- attention: some query heads of one kv head over one split of the past ---------------------------
-// Eight lanes share a position, four positions a warp. Scores are kept base 2. Keys and values of the
+// LANES lanes share a position, SIDE positions a warp. Scores are kept base 2. Keys and values of the
 // step itself come from shared memory, rounded as the cache rounds them.
 constexpr u32 HD = 16, HEADS = 8, KV_HEADS = 2;
 // Components of a head that are rotated: pairs (d, d + ROT/2) of the first ROT.
 constexpr u32 ROT = 16;
 constexpr u32 VE = 8;              // elements per load
 constexpr u32 VECTORS = HD / VE;
-constexpr u32 NV = (VECTORS + 7) / 8;              // loads per lane and row
+constexpr u32 LANES = 8, SIDE = 32 / LANES;
+constexpr u32 NV = (VECTORS + LANES - 1) / LANES;  // loads per lane and row
 constexpr u32 PASS = 1;              // query heads handled at once
 constexpr u32 DEPTH = 1;              // positions a lane has in flight
+// Warps that share the past of a token, and tokens that are handled side by side.
+constexpr u32 SHARE = TOKENS == 1 ? NW : 1, ABREAST = NW / SHARE;
 constexpr u32 GROUP_MAX = 1;         // most query heads of one unit
 typedef Quad KvWord;                    // one load
 constexpr bool KV_F32 = false;
@@ -1078,11 +1108,11 @@ AMK_FN float rotated(const float* x, const float* rope, u32 d) {
 }
 
 // This lane's elements of a row in shared memory, as it is or rotated; zero past the head.
-AMK_FN u32 lane_element(u32 c, u32 i) { return (i / VE * 8 + c) * VE + i % VE; }
+AMK_FN u32 lane_element(u32 c, u32 i) { return (i / VE * LANES + c) * VE + i % VE; }
 AMK_FN void lane_row(const float* x, u32 c, float (&v)[NV * VE]) {
 AMK_UNROLL
   for (u32 j = 0; j < NV; ++j) {
-    const u32 d = (j * 8 + c) * VE;
+    const u32 d = (j * LANES + c) * VE;
     if (VE % 4 == 0) {
 AMK_UNROLL
       for (u32 i = 0; i < VE; i += 4) {
@@ -1102,7 +1132,7 @@ AMK_FN void lane_rotated(const float* x, const float* rope, u32 c, float (&v)[NV
   if constexpr (VE % 4 == 0 && HALF % VE == 0) {
 AMK_UNROLL
     for (u32 j = 0; j < NV; ++j) {
-      const u32 d = (j * 8 + c) * VE, f = d < HALF ? d : d - HALF, pair = d < HALF ? d + HALF : d - HALF;
+      const u32 d = (j * LANES + c) * VE, f = d < HALF ? d : d - HALF, pair = d < HALF ? d + HALF : d - HALF;
 AMK_UNROLL
       for (u32 i = 0; i < VE; i += 4) {
         Quad a = {0, 0, 0, 0}, b = a, cs = a, sn = a;
@@ -1133,23 +1163,43 @@ AMK_UNROLL
 struct Softmax {
   float max[PASS], sum[PASS], out[PASS][NV * VE];
 };
-AMK_FN void softmax_add(Softmax& a, const float (&q)[PASS][NV * VE], const float* k, const float* v, bool valid) {
+// Scores of one position under the pass's queries, by all lanes that share it; far below any other
+// where it is not to be seen.
+AMK_FN void softmax_scores(const float (&q)[PASS][NV * VE], const float (&k)[NV * VE], bool valid, float (&scores)[PASS]) {
 AMK_UNROLL
   for (u32 h = 0; h < PASS; ++h) {
     float s = 0.f;
 AMK_UNROLL
     for (u32 i = 0; i < NV * VE; ++i) s = fmaf(q[h][i], k[i], s);
-    s += amk_shfl_xor(s, 1);
-    s += amk_shfl_xor(s, 2);
-    s += amk_shfl_xor(s, 4);
-    if (valid) {
-      const float top = fmaxf(a.max[h], s), keep = exp2f(a.max[h] - top), e = exp2f(s - top);
-      a.sum[h] = a.sum[h] * keep + e;
-      a.max[h] = top;
 AMK_UNROLL
-      for (u32 i = 0; i < NV * VE; ++i) a.out[h][i] = a.out[h][i] * keep + e * v[i];
+    for (u32 o = 1; o < LANES; o <<= 1) s += amk_shfl_xor(s, o);
+    scores[h] = valid ? s : -1e30f;
+  }
+}
+// Takes N positions in at once: one new maximum, then their weights, which take the scores' place.
+template <u32 N> AMK_FN void softmax_weights(Softmax& a, float (&scores)[N][PASS]) {
+AMK_UNROLL
+  for (u32 h = 0; h < PASS; ++h) {
+    float top = a.max[h];
+AMK_UNROLL
+    for (u32 x = 0; x < N; ++x) top = fmaxf(top, scores[x][h]);
+    const float keep = exp2f(a.max[h] - top);
+    a.max[h] = top;
+    a.sum[h] *= keep;
+AMK_UNROLL
+    for (u32 i = 0; i < NV * VE; ++i) a.out[h][i] *= keep;
+AMK_UNROLL
+    for (u32 x = 0; x < N; ++x) {
+      scores[x][h] = scores[x][h] > -1e30f ? exp2f(scores[x][h] - top) : 0.f;
+      a.sum[h] += scores[x][h];
     }
   }
+}
+AMK_FN void softmax_values(Softmax& a, const float (&weights)[PASS], const float (&v)[NV * VE]) {
+AMK_UNROLL
+  for (u32 h = 0; h < PASS; ++h)
+AMK_UNROLL
+    for (u32 i = 0; i < NV * VE; ++i) a.out[h][i] = fmaf(weights[h], v[i], a.out[h][i]);
 }
 
 template <Sync S, Sync OS, DType OD, bool SPLIT>
@@ -1172,26 +1222,36 @@ AMK_FN void op_attention(Context& cx) {
   float* rope = v_now + TOKENS * HD;                          // [TOKENS][ROT]
   float* parts = rope + TOKENS * HD;                          // [NW][heads][HD + 2]
   const u32 from = cx.pos * split / splits, to = cx.pos * (split + 1) / splits;
-  const u32 group = cx.lane >> 3, c = cx.lane & 7;
+  const u32 group = cx.lane / LANES, c = cx.lane % LANES, share = cx.w % SHARE;
 
   // Past keys and values are old: their first loads go out before the wait.
   KvWord kw[DEPTH][NV], vw[DEPTH][NV];
-  auto prefetch = [&](u32 x, u32 position) {
+  auto prefetch = [&](const u8* rows, KvWord (&words)[NV], u32 position) {
     if (position < to) {
 AMK_UNROLL
       for (u32 j = 0; j < NV; ++j)
-        if (VECTORS % 8 == 0 || j * 8 + c < VECTORS) {
-          const u32 at = (position * HD + (j * 8 + c) * VE) * KV_BYTES;
-          kw[x][j] = kv_load(keys + at);
-          vw[x][j] = kv_load(values + at);
-        }
+        if (VECTORS % LANES == 0 || j * LANES + c < VECTORS) words[j] = kv_load(rows + (position * HD + (j * LANES + c) * VE) * KV_BYTES);
     }
   };
   auto prefetch_all = [&] {
 AMK_UNROLL
-    for (u32 x = 0; x < DEPTH; ++x) prefetch(x, from + (cx.w + x * NW) * 4 + group);
+    for (u32 x = 0; x < DEPTH; ++x) {
+      prefetch(keys, kw[x], from + (share + x * SHARE) * SIDE + group);
+      prefetch(values, vw[x], from + (share + x * SHARE) * SIDE + group);
+    }
   };
-  prefetch_all();
+  auto unpack = [&](const KvWord (&words)[NV], u32 position, float (&row)[NV * VE]) {
+AMK_UNROLL
+    for (u32 j = 0; j < NV; ++j) {
+      if (position < to && (VECTORS % LANES == 0 || j * LANES + c < VECTORS)) {
+        kv_unpack(words[j], row + j * VE);
+      } else {
+AMK_UNROLL
+        for (u32 i = 0; i < VE; ++i) row[j * VE + i] = 0.f;
+      }
+    }
+  };
+  if (TOKENS == 1) prefetch_all();
   // Heads that are not rotated are rotated by nothing.
   const bool rotate = !(flags & FLAG_UNROTATED);
   auto rope_element = [&](u32 i) {
@@ -1204,9 +1264,10 @@ AMK_UNROLL
   amk_consumer_sync();
   TRACE_STAMP(cx, 1);
 AMK_NO_UNROLL
-  for (u32 m = 0; m < TOKENS; ++m) {
+  for (u32 m0 = 0; m0 < TOKENS; m0 += ABREAST) {
+    const u32 m = m0 + cx.w / SHARE, abreast = TOKENS - m0 < ABREAST ? TOKENS - m0 : ABREAST;
 AMK_NO_UNROLL
-    for (u32 h0 = 0; h0 < heads; h0 += PASS) {
+    for (u32 h0 = 0; h0 < heads && m < TOKENS; h0 += PASS) {
       float qr[PASS][NV * VE];
       Softmax acc;
 AMK_UNROLL
@@ -1224,46 +1285,47 @@ AMK_UNROLL
       }
       if (TOKENS > 1 || h0) prefetch_all();
 AMK_NO_UNROLL
-      for (u32 base = from + cx.w * 4; base < to; base += NW * 4 * DEPTH) {
+      for (u32 base = from + share * SIDE; base < to; base += SHARE * SIDE * DEPTH) {
+        float row[NV * VE], weights[DEPTH][PASS];
 AMK_UNROLL
         for (u32 x = 0; x < DEPTH; ++x) {
-          const u32 position = base + x * NW * 4 + group;
-          if (base + x * NW * 4 < to) {
-            float k[NV * VE], v[NV * VE];
+          const u32 position = base + x * SHARE * SIDE + group;
+          unpack(kw[x], position, row);
+          prefetch(keys, kw[x], position + SHARE * SIDE * DEPTH);
+          softmax_scores(qr, row, position < to, weights[x]);
+        }
+        softmax_weights<DEPTH>(acc, weights);
 AMK_UNROLL
-            for (u32 j = 0; j < NV; ++j) {
-              if (position < to && (VECTORS % 8 == 0 || j * 8 + c < VECTORS)) {
-                kv_unpack(kw[x][j], k + j * VE);
-                kv_unpack(vw[x][j], v + j * VE);
-              } else {
-AMK_UNROLL
-                for (u32 i = 0; i < VE; ++i) k[j * VE + i] = v[j * VE + i] = 0.f;
-              }
-            }
-            prefetch(x, position + NW * 4 * DEPTH);
-            softmax_add(acc, qr, k, v, position < to);
-          }
+        for (u32 x = 0; x < DEPTH; ++x) {
+          const u32 position = base + x * SHARE * SIDE + group;
+          unpack(vw[x], position, row);
+          prefetch(values, vw[x], position + SHARE * SIDE * DEPTH);
+          softmax_values(acc, weights[x], row);
         }
       }
       if (last) {
-        // The step's own positions up to this token, four a warp at a time.
+        // The step's own positions up to this token, SIDE a warp at a time.
 AMK_NO_UNROLL
-        for (u32 base = cx.w * 4; base <= m; base += NW * 4) {
+        for (u32 base = share * SIDE; base <= m; base += SHARE * SIDE) {
           const u32 r = base + group;
           const u32 row = r <= m ? r : m;
-          float k[NV * VE], v[NV * VE];
+          float k[NV * VE], weights[1][PASS];
           lane_rotated(k_now + row * HD, rope + row * ROT, c, k);
-          lane_row(v_now + row * HD, c, v);
 AMK_UNROLL
-          for (u32 i = 0; i < NV * VE; ++i) { k[i] = kv_round(k[i]); v[i] = kv_round(v[i]); }
-          softmax_add(acc, qr, k, v, r <= m);
+          for (u32 i = 0; i < NV * VE; ++i) k[i] = kv_round(k[i]);
+          softmax_scores(qr, k, r <= m, weights[0]);
+          softmax_weights<1>(acc, weights);
+          lane_row(v_now + row * HD, c, k);
+AMK_UNROLL
+          for (u32 i = 0; i < NV * VE; ++i) k[i] = kv_round(k[i]);
+          softmax_values(acc, weights[0], k);
         }
       }
-      // The four positions of the warp, then one record per warp and head.
+      // The positions of the warp, then one record per warp and head.
 AMK_UNROLL
       for (u32 h = 0; h < PASS; ++h) {
 AMK_UNROLL
-        for (u32 o = 8; o < 32; o <<= 1) {
+        for (u32 o = LANES; o < 32; o <<= 1) {
           const float max2 = amk_shfl_xor(acc.max[h], o), sum2 = amk_shfl_xor(acc.sum[h], o);
           const float top = fmaxf(acc.max[h], max2), f1 = exp2f(acc.max[h] - top), f2 = exp2f(max2 - top);
           acc.sum[h] = acc.sum[h] * f1 + sum2 * f2;
@@ -1283,39 +1345,40 @@ AMK_UNROLL
       }
     }
     // Others read the step's keys and values from the cache in the next step. The warps that end last have fewest positions.
-    if ((flags & FLAG_APPEND) && m == 0)
+    if ((flags & FLAG_APPEND) && m0 == 0)
       for (u32 i = NW * 32 - 1 - cx.t; i < TOKENS * HD; i += NW * 32) {
         const u32 r = i / HD, d = i % HD;
         kv_store(keys + (u64)(cx.pos + r) * HD * KV_BYTES, d, rotated(k_now + r * HD, rope + r * ROT, d));
         kv_store(values + (u64)(cx.pos + r) * HD * KV_BYTES, d, v_now[i]);
       }
     amk_consumer_sync();
-    const u32 total = heads * HD;
+    const u32 total = abreast * heads * HD;
 AMK_NO_UNROLL
     for (u32 base = 0; base < total; base += NW * 32) {
       const u32 i = base + cx.t;
       const bool valid = i < total;
-      const u32 h = valid ? i / HD : 0, d = valid ? i % HD : 0;
+      const u32 side = valid ? i / HD / heads : 0, h = valid ? i / HD % heads : 0, d = valid ? i % HD : 0, token = m0 + side;
+      const float* first = parts + (side * SHARE * heads + h) * (HD + 2);
       float top = -1e30f, sum = 0.f, v = 0.f;
 AMK_UNROLL
-      for (u32 x = 0; x < NW; ++x) top = fmaxf(top, parts[(x * heads + h) * (HD + 2) + HD]);
+      for (u32 x = 0; x < SHARE; ++x) top = fmaxf(top, first[x * heads * (HD + 2) + HD]);
 AMK_UNROLL
-      for (u32 x = 0; x < NW; ++x) {
-        const float* part = parts + (x * heads + h) * (HD + 2);
+      for (u32 x = 0; x < SHARE; ++x) {
+        const float* part = first + x * heads * (HD + 2);
         const float f = exp2f(part[HD] - top);
         sum += f * part[HD + 1];
         v += f * part[d];
       }
       if constexpr (SPLIT) {
-        const u64 at = ((u64)((q_lo + h) * splits + split) * TOKENS + m) * (HD + 2);
+        const u64 at = ((u64)((q_lo + h) * splits + split) * TOKENS + token) * (HD + 2);
         store_activation<OS, F32>(out, at + d, v, valid, out_tag);
         store_activation<OS, F32>(out, at + HD, top, valid && d == 0, out_tag);
         store_activation<OS, F32>(out, at + HD + 1, sum, valid && d == 0, out_tag);
       } else {
-        store_activation<OS, OD>(out, (u64)m * out_pitch + (q_lo + h) * HD + d, amk_divide(v, sum), valid, out_tag);
+        store_activation<OS, OD>(out, (u64)token * out_pitch + (q_lo + h) * HD + d, amk_divide(v, sum), valid, out_tag);
       }
     }
-    if (TOKENS > 1) amk_consumer_sync();
+    if (TOKENS > ABREAST) amk_consumer_sync();
   }
 }
 // ---- linear_residual: the owner adds to its float32 residual rows and publishes them ----------------
@@ -1495,57 +1558,57 @@ AMK_UNROLL
     }
   }
   amk_consumer_sync();
-  cx.stop = control[1];
 }
 
 extern "C" AMK_KERNEL(THREADS) void amk_megakernel(const AMK_GRID_CONSTANT Params p) {
   AMK_DYNAMIC_SHARED(smem);
   const u32 sm = AMK_BLOCK, t = AMK_THREAD, w = t >> 5, lane = t & 31;
-  // Copies: what is behind a reference would be read again after every synchronisation.
-  const TableHead head = *(const TableHead*)p.tables;
-  const SmHead mine = ((const SmHead*)(p.tables + sizeof(TableHead)))[sm];
   Ring ring;
   ring_init(ring, smem, t);
-  if (t == 0) amk_store_shared_flag(smem + CONTROL_AT, 0);
+  if (t == 0) {
+    amk_store_shared_flag(smem + CONTROL_AT, 0);
+    ((u32*)(smem + CONTROL_AT))[1] = 0;
+  }
   amk_block_sync();
   if (w == NW) {
-    ring_produce(ring, p, (const RunEntry*)(p.tables + head.run_at) + mine.run_first, mine, smem, lane);
+    // A copy: what is behind a reference would be read again after every synchronisation.
+    const SmHead mine = *sm_head(p, sm);
+    ring_produce(ring, p, (const RunEntry*)(p.tables + ((const TableHead*)p.tables)->run_at) + mine.run_first, mine, smem, lane);
     return;
   }
   Context cx;
   cx.p = &p; cx.smem = smem; cx.sm = sm;
-  cx.par = 0; cx.pos = p.pos0; cx.step = 0;
-  const u32* code = (const u32*)(p.tables + head.instr_at) + (u64)mine.instr_first * 32;
-  const u32 count = mine.instr_count;
-  cx.record.load(code, lane);
+  cx.par = 0; cx.pc = 0; cx.step = 0;
+  cx.record.load(sm_code(p, sm), lane);
   for (;;) {
-    for (u32 pc = 0; pc < count; ++pc) {
-      // Read afresh, so that what ops derive from the thread does not live across instructions.
-      cx.t = amk_thread_again(); cx.w = cx.t >> 5; cx.lane = cx.t & 31;
-      // The next instruction is on its way while this one runs.
-      Record next;
-      next.load(code + (pc + 1 == count ? 0 : pc + 1) * 32, cx.lane);
-      cx.pc = pc;
-      counter_waits(cx);
-      TRACE_STAMP(cx, 0);
-      switch (cx.field(F_OP)) {
-        case 0: op_attention<PACKET, PACKET, BF16, false>(cx); break;
-        case 1: op_norm_gate_up<PACKET, BF16, BF16, PACKET, BF16, false, Geometry<128, 4, 4, 1>>(cx, ring); break;
-        case 2: op_norm_lm_head<PACKET, BF16, BF16, false, Geometry<128, 4, 4, 1>>(cx, ring); break;
-        case 3: op_boundary<true>(cx); break;
-        case 4: op_norm_qkv<false, PACKET, BF16, BF16, PACKET, false, false, Geometry<128, 4, 4, 1>>(cx, ring); break;
-        case 5: op_norm_qkv<true, PLAIN, BF16, BF16, PACKET, false, false, Geometry<128, 4, 4, 1>>(cx, ring); break;
-        case 6: op_embed<BF16, false>(cx); break;
-        case 7: op_linear_residual<PACKET, BF16, PACKET, BF16, false, false, Geometry<128, 4, 4, 1>>(cx, ring); break;
-        case 8: op_linear_residual<PACKET, BF16, PACKET, BF16, false, false, Geometry<320, 10, 10, 1>>(cx, ring); break;
-        default: break;
-      }
-      TRACE_STAMP(cx, 2);
-      counter_signals(cx);
-      cx.record = next;
+    // Read afresh, so that what ops derive from the thread, and the place of the instructions, do not live
+    // across instructions.
+    cx.t = amk_thread_again(); cx.w = cx.t >> 5; cx.lane = cx.t & 31;
+    cx.pos = p.pos0 + cx.step * TOKENS;
+    // The next instruction is on its way while this one runs.
+    Record next;
+    next.load(sm_code(p, sm) + (cx.pc + 1 == sm_head(p, sm)->instr_count ? 0 : cx.pc + 1) * 32, cx.lane);
+    counter_waits(cx);
+    TRACE_STAMP(cx, 0);
+    switch (cx.field(F_OP)) {
+      case 0: op_attention<PACKET, PACKET, BF16, false>(cx); break;
+      case 1: op_norm_gate_up<PACKET, BF16, BF16, PACKET, BF16, false, Geometry<128, 4, 4, 1>>(cx, ring); break;
+      case 2: op_norm_lm_head<PACKET, BF16, BF16, false, Geometry<128, 4, 4, 1>>(cx, ring); break;
+      case 3: op_boundary<true>(cx); break;
+      case 4: op_norm_qkv<false, PACKET, BF16, BF16, PACKET, false, false, Geometry<128, 4, 4, 1>>(cx, ring); break;
+      case 5: op_norm_qkv<true, PLAIN, BF16, BF16, PACKET, false, false, Geometry<128, 4, 4, 1>>(cx, ring); break;
+      case 6: op_embed<BF16, false>(cx); break;
+      case 7: op_linear_residual<PACKET, BF16, PACKET, BF16, false, false, Geometry<128, 4, 4, 1>>(cx, ring); break;
+      case 8: op_linear_residual<PACKET, BF16, PACKET, BF16, false, false, Geometry<320, 10, 10, 1>>(cx, ring); break;
+      default: break;
     }
-    if (cx.stop) break;
-    cx.step += 1;
-    cx.pos += TOKENS;
+    TRACE_STAMP(cx, 2);
+    counter_signals(cx);
+    cx.record = next;
+    if (++cx.pc == sm_head(p, sm)->instr_count) {
+      if (((const u32*)(smem + CONTROL_AT))[1]) break;
+      cx.pc = 0;
+      cx.step += 1;
+    }
   }
 }
