@@ -9,10 +9,11 @@
 //! - Every element of a `local` buffer is touched by one SM only in a step, and not by the boundary.
 //! - An LM head and a draw choose among no more ids than every embedding table that tokens index has rows.
 
+use amk_schedule_ir::op::{NormLmHead, Sample};
 use amk_schedule_ir::text::{print_access, print_bound};
 use amk_schedule_ir::{
-    Access, Bound, Buffer, BufferKind, BufferSync, Footprint, Instruction, Op, Program, Region,
-    RunSource, Source,
+    Access, Bound, Buffer, BufferKind, BufferSync, Footprint, InstrId, Instruction, Op, Program,
+    Region, RunSource, Source,
 };
 
 use crate::fault::{Fault, Faults, Invariant, Place, Witness};
@@ -54,9 +55,9 @@ pub(crate) fn instruction(
     }
 }
 
-/// Judges the boundary and the streams; works on any program.
-pub(crate) fn check(p: &Program, faults: &mut Faults) {
-    vocabulary(p, faults);
+/// Judges the boundary, the streams and the ids chosen among; works on any program.
+pub(crate) fn check(p: &Program, vocabulary: &Vocabulary, faults: &mut Faults) {
+    vocabulary.check(p, faults);
     for (write, list) in [(false, &p.boundary.reads), (true, &p.boundary.writes)] {
         for a in list {
             let who = || format!("the boundary accesses {}", print_access(a));
@@ -140,28 +141,42 @@ fn fixed(place: Place, who: &dyn Fn() -> String, buffer: &Buffer, a: &Access, fa
     );
 }
 
-/// Ids that a head or a draw can choose are rows of every table.
-fn vocabulary(p: &Program, faults: &mut Faults) {
-    let tables = p.instructions.iter().filter_map(|x| match &x.op {
-        Op::Embed(op) => Some((op.vocab, x.id)),
-        Op::NormQkv(op) if op.source == Source::Embedding => Some((op.vocab, x.id)),
-        _ => None,
-    });
-    let Some((rows, by)) = tables.min() else { return };
-    for (i, x) in p.instructions.iter().enumerate() {
-        let vocab = match &x.op {
-            Op::NormLmHead(op) => op.vocab,
-            Op::Sample(op) => op.vocab,
-            _ => continue,
+/// Rows of the embedding tables, and ids that instructions choose among.
+#[derive(Default)]
+pub(crate) struct Vocabulary {
+    /// Rows of the smallest table, and who reads it.
+    table: Option<(u64, InstrId)>,
+    /// Instructions that choose, and among how many ids.
+    choices: Vec<(usize, u64)>,
+}
+
+impl Vocabulary {
+    /// Takes note of an instruction.
+    pub fn see(&mut self, i: usize, x: &Instruction) {
+        let rows = match &x.op {
+            Op::Embed(op) => op.vocab,
+            Op::NormQkv(op) if op.source == Source::Embedding => op.vocab,
+            Op::NormLmHead(NormLmHead { vocab, .. }) | Op::Sample(Sample { vocab, .. }) => {
+                self.choices.push((i, *vocab));
+                return;
+            }
+            _ => return,
         };
-        if vocab > rows {
+        let table = (rows, x.id);
+        self.table = Some(self.table.map_or(table, |least| least.min(table)));
+    }
+
+    /// Ids that a head or a draw can choose are rows of every table.
+    fn check(&self, p: &Program, faults: &mut Faults) {
+        let Some((rows, by)) = self.table else { return };
+        for &(i, vocab) in self.choices.iter().filter(|c| c.1 > rows) {
+            let name = p.instructions.get(i).map_or("", |x| x.op.name());
             faults.push(
                 Fault::new(
                     Invariant::B,
                     Place::Instruction(i),
                     format!(
-                        "instr {i} ({}) chooses among {vocab} ids, but the embedding table of {by} has {rows} rows; it chooses among at most as many",
-                        x.op.name()
+                        "instr {i} ({name}) chooses among {vocab} ids, but the embedding table of {by} has {rows} rows; it chooses among at most as many"
                     ),
                 )
                 .witness(Witness::Range {
@@ -257,6 +272,9 @@ fn whole_words(
 
 /// Judges the ownership of `local` elements.
 pub(crate) fn check_local(m: &Model, faults: &mut Faults) {
+    if m.program.buffers.iter().all(|b| b.sync != BufferSync::Local) {
+        return;
+    }
     // Per class the first node that touches it and, if there is one, the first on another SM.
     let mut touch: Vec<[u32; 2]> = vec![[NONE; 2]; m.classes.len()];
     let sm = |node: u32| m.sm.get(node as usize).copied().unwrap_or(NONE);

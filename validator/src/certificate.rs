@@ -5,6 +5,7 @@ use amk_schedule_ir::hash::{hex, sha256};
 use amk_schedule_ir::{Bound, InstrId, Program};
 use serde::{Deserialize, Serialize};
 
+use crate::classes::Classes;
 use crate::deadlock::Execution;
 use crate::fault::Faults;
 use crate::model::{Model, appended};
@@ -137,7 +138,7 @@ fn grids(m: &Model) -> Vec<Grid> {
         let whole = amk_schedule_ir::Region::whole(&buffer.shape);
         let step = appended(&buffer.shape, m.program.tokens);
         let mut numbers: Vec<Vec<u64>> = vec![Vec::new(); buffer.shape.len()];
-        let regions = model.classes.iter().filter_map(|&c| m.class(c)).map(|c| c.region.get());
+        let regions = model.classes.iter().filter_map(|&c| m.region(c));
         let is_cache = buffer.kind == amk_schedule_ir::BufferKind::Kv;
         for region in regions.chain([&whole]).chain(is_cache.then_some(&step)) {
             for (list, span) in numbers.iter_mut().zip(&region.0) {
@@ -172,16 +173,22 @@ fn grids(m: &Model) -> Vec<Grid> {
 /// program's structure is unsound.
 pub fn certify(program: &Program) -> Option<Certificate> {
     let mut faults = Faults::default();
-    if !structure::check(program, &mut faults, |_, _, _, _| {}).sound
-        || program.sms.len() > crate::MAX_SMS
-    {
+    let mut classes = Classes::new(program);
+    let structure = structure::check(program, &mut faults, |i, x, _, _| {
+        classes.add(i as u32, &x.reads, &x.writes);
+    });
+    if !structure.sound || program.sms.len() > crate::MAX_SMS {
         return None;
     }
-    Some(of(program))
+    Some(from(&Model::new(program, structure.nodes, classes)))
 }
 
+/// The same of a program whose structure is known to be sound.
 pub(crate) fn of(program: &Program) -> Certificate {
-    let model = Model::new(program);
-    let (run, _, bounds) = crate::execute(&model, &mut Faults::default());
-    Certificate::new(&model, &run, &bounds)
+    from(&Model::of(program))
+}
+
+fn from(model: &Model) -> Certificate {
+    let (run, _, bounds) = crate::execute(model, &mut Faults::default());
+    Certificate::new(model, &run, &bounds)
 }

@@ -10,10 +10,10 @@
 //!   the rows below `pos` are there when a step starts.
 //! - A token id that is read is the host's, or one the boundary of an earlier step has put there.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 
 use amk_schedule_ir::text::print_access;
-use amk_schedule_ir::{Bound, BoundaryOp, BufferKind, BufferSync, Program, Region};
+use amk_schedule_ir::{Bound, BoundaryOp, BufferKind, BufferSync, Instruction, Program, Region};
 
 use crate::deadlock::Execution;
 use crate::fault::{Fault, Faults, Invariant, Place, Witness};
@@ -46,45 +46,60 @@ pub(crate) fn check(m: &Model, run: &Execution, racing: &HashSet<(u32, u32)>, fa
 }
 
 /// What is known about a reading class.
+#[derive(Clone, Copy)]
 enum Known {
+    Nothing,
     Covered,
-    /// Lacks these elements, as of this many first writes of classes of the buffer.
-    Lacks(String, u32),
+    /// What it lacks is in the list, at this place.
+    Lacks(u32),
 }
 
 fn reads(m: &Model, run: &Execution, racing: &HashSet<(u32, u32)>, faults: &mut Faults) {
     let mut written = vec![false; m.classes.len()];
     let mut version = vec![0u32; m.buffers.len()];
-    let mut known: HashMap<u32, Known> = HashMap::new();
+    let mut known = vec![Known::Nothing; m.classes.len()];
+    // Elements lacking, as of so many first writes of classes of the buffer.
+    let mut lacking: Vec<(String, u32)> = Vec::new();
+    let mut cover = Vec::new();
     for &node in &run.order {
         for (k, acc) in m.accesses(node).iter().enumerate() {
             let Some(class) = m.class(acc.class).filter(|_| !acc.write) else { continue };
             let packet = m.sync(acc.class) == Some(BufferSync::Packet);
             let now = version.get(class.buffer as usize).copied().unwrap_or(0);
-            let fresh = match known.get(&acc.class) {
-                Some(Known::Covered) => continue,
-                Some(Known::Lacks(_, at)) => packet || *at == now,
-                None => false,
+            let Some(known) = known.get_mut(acc.class as usize) else { continue };
+            let fresh = match *known {
+                Known::Covered => continue,
+                Known::Lacks(i) => packet || lacking.get(i as usize).is_some_and(|l| l.1 == now),
+                Known::Nothing => false,
             };
             if !fresh {
                 let past = m.buffers.get(class.buffer as usize).map_or(NONE, |b| b.past);
-                let cover: Vec<u32> = m
-                    .overlaps(acc.class)
-                    .iter()
-                    .copied()
-                    .filter(|&o| match packet {
-                        true => m.class(o).is_some_and(|o| o.writes > 0 && o.phase == class.phase),
-                        false => o == past || written.get(o as usize) == Some(&true),
-                    })
-                    .collect();
-                let answer = match m.uncovered(acc.class, &cover) {
-                    Ok(None) => Known::Covered,
-                    Ok(Some(rest)) => Known::Lacks(rest, now),
-                    Err(_) => Known::Lacks(IRREGULAR.to_owned(), now),
+                cover.clear();
+                cover.extend(m.overlaps(acc.class).iter().copied().filter(|&o| match packet {
+                    true => m.class(o).is_some_and(|o| o.writes > 0 && o.phase == class.phase),
+                    false => o == past || written.get(o as usize) == Some(&true),
+                }));
+                let rest = match m.uncovered(acc.class, &cover) {
+                    Ok(rest) => rest,
+                    Err(_) => Some(IRREGULAR.to_owned()),
                 };
-                known.insert(acc.class, answer);
+                *known = match (rest, *known) {
+                    (None, _) => Known::Covered,
+                    (Some(rest), Known::Lacks(i)) => {
+                        if let Some(l) = lacking.get_mut(i as usize) {
+                            *l = (rest, now);
+                        }
+                        Known::Lacks(i)
+                    }
+                    (Some(rest), _) => {
+                        lacking.push((rest, now));
+                        Known::Lacks(lacking.len() as u32 - 1)
+                    }
+                };
             }
-            if let Some(Known::Lacks(rest, _)) = known.get(&acc.class) {
+            if let Known::Lacks(i) = *known
+                && let Some((rest, _)) = lacking.get(i as usize)
+            {
                 if racing.contains(&(node, class.buffer)) {
                     continue;
                 }
@@ -185,46 +200,42 @@ fn caches(m: &Model, faults: &mut Faults) {
     }
 }
 
-/// Judges the reads of token ids; works on any program.
-pub(crate) fn tokens(p: &Program, faults: &mut Faults) {
-    let (bucket, tokens) = (p.bucket, i64::from(p.tokens));
-    for (i, x) in p.instructions.iter().enumerate() {
-        for a in &x.reads {
-            let Some(b) = p.buffer(a.buffer).filter(|b| b.kind == BufferKind::Tokens) else {
-                continue;
+/// Judges the reads of token ids of one instruction; works on any program.
+pub(crate) fn tokens(p: &Program, i: usize, x: &Instruction, faults: &mut Faults) {
+    for a in &x.reads {
+        let Some(b) = p.buffer(a.buffer).filter(|b| b.kind == BufferKind::Tokens) else {
+            continue;
+        };
+        let (bucket, tokens) = (p.bucket, i64::from(p.tokens));
+        let Some(rows) = a.region.0.first() else { continue };
+        let fed = p.boundary.op == BoundaryOp::Argmax
+            && p.boundary.writes.iter().any(|w| w.buffer == a.buffer);
+        let below = |end: Bound| rows.hi.le(end, bucket);
+        // The host puts ids up to pos0 + tokens - 1; each boundary adds the one at pos + tokens,
+        // which is the next step's first.
+        let there = rows.always_empty(bucket)
+            || below(Bound::At(bucket.first.saturating_add(u64::from(p.tokens))))
+            || p.max_steps == 1 && below(Bound::Pos(tokens))
+            || fed && below(Bound::Pos(1)) && (tokens == 1 || Bound::Pos(0).le(rows.lo, bucket));
+        if !there {
+            let need = match fed {
+                true => "only the ids of the prompt and one id per earlier step are there",
+                false => {
+                    "only the ids of the prompt are there, for the first step; let an `argmax` boundary write the next, or launch one step"
+                }
             };
-            let Some(rows) = a.region.0.first() else { continue };
-            let fed = p.boundary.op == BoundaryOp::Argmax
-                && p.boundary.writes.iter().any(|w| w.buffer == a.buffer);
-            let below = |end: Bound| rows.hi.le(end, bucket);
-            // The host puts ids up to pos0 + tokens - 1; each boundary adds the one at pos + tokens,
-            // which is the next step's first.
-            let there = rows.always_empty(bucket)
-                || below(Bound::At(bucket.first.saturating_add(u64::from(p.tokens))))
-                || p.max_steps == 1 && below(Bound::Pos(tokens))
-                || fed
-                    && below(Bound::Pos(1))
-                    && (tokens == 1 || Bound::Pos(0).le(rows.lo, bucket));
-            if !there {
-                let need = match fed {
-                    true => "only the ids of the prompt and one id per earlier step are there",
-                    false => {
-                        "only the ids of the prompt are there, for the first step; let an `argmax` boundary write the next, or launch one step"
-                    }
-                };
-                faults.push(
-                    Fault::new(
-                        Invariant::C,
-                        Place::Instruction(i),
-                        format!("instr {i} reads {}, but {need}", print_access(a)),
-                    )
-                    .access(a)
-                    .witness(Witness::Range {
-                        buffer: format!("{} {:?}", b.id, b.name),
-                        elements: print_access(a),
-                    }),
-                );
-            }
+            faults.push(
+                Fault::new(
+                    Invariant::C,
+                    Place::Instruction(i),
+                    format!("instr {i} reads {}, but {need}", print_access(a)),
+                )
+                .access(a)
+                .witness(Witness::Range {
+                    buffer: format!("{} {:?}", b.id, b.name),
+                    elements: print_access(a),
+                }),
+            );
         }
     }
 }

@@ -134,8 +134,7 @@ impl Run<'_, '_> {
     }
 
     fn block(&self, node: u32, rings: &HashMap<u32, Vec<String>>) -> Option<Block> {
-        let x = self.m.program.instructions.get(node as usize)?;
-        for w in &x.waits {
+        for w in self.m.waits(node) {
             let value = self.counters.get(w.counter.index()).copied().unwrap_or(0);
             if value < w.threshold {
                 return Some(Block::Counter { node, counter: w.counter.0, threshold: w.threshold });
@@ -155,17 +154,15 @@ impl Run<'_, '_> {
         if let Some(done) = self.done.get_mut(node as usize) {
             *done = true;
         }
-        let Some(x) = m.program.instructions.get(node as usize) else { return };
-        if m.is_arrival(x.id) {
+        if m.is_arrival(node) {
             self.arrived += 1;
         }
         for acc in m.accesses(node).iter().filter(|a| a.write) {
-            if m.sync(acc.class) != Some(BufferSync::Packet) {
+            let Some(class) = m.class(acc.class).filter(|c| c.sync == BufferSync::Packet) else {
                 continue;
-            }
-            let phase = m.class(acc.class).map(|c| c.phase);
+            };
             for &other in m.overlaps(acc.class) {
-                let same = m.class(other).is_some_and(|o| o.reads > 0 && Some(o.phase) == phase);
+                let same = m.class(other).is_some_and(|o| o.reads > 0 && o.phase == class.phase);
                 let Some(n) = self.pending.get_mut(other as usize).filter(|n| same && **n > 0)
                 else {
                     continue;
@@ -176,7 +173,7 @@ impl Run<'_, '_> {
                 }
             }
         }
-        for s in &x.signals {
+        for s in m.signals(node) {
             let c = s.counter.index();
             if let (Some(value), Some(waiters)) =
                 (self.counters.get_mut(c), self.counter_waiters.get_mut(c))
@@ -209,12 +206,7 @@ impl Run<'_, '_> {
             Block::Ring(cycle) => (cycle.first().cloned().unwrap_or_default(), None),
             Block::Counter { node, counter, threshold } => {
                 let has = self.counters.get(counter as usize).copied().unwrap_or(0);
-                let signals = |n: &u32| {
-                    m.program
-                        .instructions
-                        .get(*n as usize)
-                        .is_some_and(|x| x.signals.iter().any(|s| s.counter.0 == counter))
-                };
+                let signals = |n: &u32| m.signals(*n).iter().any(|s| s.counter.0 == counter);
                 // An own later signal shows the shorter cycle.
                 let mut missing: Vec<u32> =
                     (0..m.boundary()).filter(undone).filter(signals).collect();
@@ -348,17 +340,13 @@ fn rings(m: &Model, faults: &mut Faults) -> HashMap<u32, Vec<String>> {
             (0..sm.stream.len()).map(|run| at(run + 1) == at(run)).collect();
         let mut lowest = consumed.iter().take_while(|c| **c).count();
         for id in &sm.queue {
-            let Some(run) = m.program.instruction(*id).and_then(|x| x.run) else { continue };
-            let run = run.index();
+            let Some(run) = m.run(id.0).map(|r| r.index()) else { continue };
             // A run without chunks waits for nothing and holds nothing.
             if run > lowest && at(run + 1) > at(run) && at(run + 1) > at(lowest) + slots {
                 let owner = sm
                     .queue
                     .iter()
-                    .find(|q| {
-                        m.program.instruction(**q).and_then(|x| x.run).map(|r| r.index())
-                            == Some(lowest)
-                    })
+                    .find(|q| m.run(q.0).map(|r| r.index()) == Some(lowest))
                     .map_or_else(String::new, |q| m.node_name(q.0));
                 let cycle = vec![
                     format!(

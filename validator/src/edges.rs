@@ -19,7 +19,7 @@
 //! | packet | `st.relaxed.gpu.b64` of value and epoch | `ld.relaxed.gpu.b64` until the epoch is there |
 
 use amk_schedule_ir::text::print_access;
-use amk_schedule_ir::{Access, BufferKind, BufferSync, Program};
+use amk_schedule_ir::{Access, BufferKind, BufferSync, Instruction, Program};
 
 use crate::fault::{Fault, Faults, Invariant, Place};
 
@@ -46,8 +46,8 @@ impl EdgeKind {
     }
 }
 
-/// Judges M.
-pub(crate) fn check(p: &Program, faults: &mut Faults) {
+/// Judges the buffers; works on any program.
+pub(crate) fn buffers(p: &Program, faults: &mut Faults) {
     for (i, b) in p.buffers.iter().enumerate() {
         if b.sync == BufferSync::Packet && b.dtype.per_word() == 0 {
             faults.push(Fault::new(
@@ -64,29 +64,36 @@ pub(crate) fn check(p: &Program, faults: &mut Faults) {
             ));
         }
     }
-    let phase = |place: Place, a: &Access, faults: &mut Faults| {
-        let plain = p.buffer(a.buffer).is_some_and(|b| b.sync != BufferSync::Packet);
-        if plain && a.phase != 0 {
-            let who = match place {
-                Place::Instruction(i) => format!("instr {i}"),
-                _ => "the boundary".to_owned(),
-            };
-            faults.push(
-                Fault::new(
-                    Invariant::M,
-                    place,
-                    format!("{who} accesses {} in a phase, but {} has no packets and so no epochs; remove `@{}`", print_access(a), a.buffer, a.phase),
-                )
-                .access(a),
-            );
-        }
-    };
-    for (i, x) in p.instructions.iter().enumerate() {
-        for a in x.reads.iter().chain(&x.writes) {
-            phase(Place::Instruction(i), a, faults);
-        }
+}
+
+/// Judges one instruction.
+pub(crate) fn instruction(p: &Program, i: usize, x: &Instruction, faults: &mut Faults) {
+    for a in x.reads.iter().chain(&x.writes) {
+        phase(p, Place::Instruction(i), a, faults);
     }
+}
+
+/// Judges the boundary.
+pub(crate) fn boundary(p: &Program, faults: &mut Faults) {
     for a in p.boundary.reads.iter().chain(&p.boundary.writes) {
-        phase(Place::Boundary, a, faults);
+        phase(p, Place::Boundary, a, faults);
     }
+}
+
+fn phase(p: &Program, place: Place, a: &Access, faults: &mut Faults) {
+    if a.phase == 0 || p.buffer(a.buffer).is_none_or(|b| b.sync == BufferSync::Packet) {
+        return;
+    }
+    let who = match place {
+        Place::Instruction(i) => format!("instr {i}"),
+        _ => "the boundary".to_owned(),
+    };
+    faults.push(
+        Fault::new(
+            Invariant::M,
+            place,
+            format!("{who} accesses {} in a phase, but {} has no packets and so no epochs; remove `@{}`", print_access(a), a.buffer, a.phase),
+        )
+        .access(a),
+    );
 }

@@ -226,6 +226,19 @@ impl Faults {
         self.list.is_empty()
     }
 
+    /// Takes in the faults of another list as if they had been found here, one by one.
+    pub fn absorb(&mut self, other: Faults) {
+        let mut unlisted = other.count;
+        for fault in other.list {
+            unlisted[fault.invariant as usize] -= 1;
+            self.push(fault);
+        }
+        for (n, more) in self.count.iter_mut().zip(unlisted) {
+            *n += more;
+        }
+        self.skipped.extend(other.skipped);
+    }
+
     /// Takes in the faults of another list.
     pub fn append(&mut self, other: Faults) {
         for (n, more) in self.count.iter_mut().zip(other.count) {
@@ -244,6 +257,29 @@ impl Faults {
             skipped: self.skipped,
             omitted,
             instructions: program.instructions.len(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Lists joined are as one list, also past what is listed.
+    #[test]
+    fn absorbing_is_pushing_one_by_one() {
+        let fault = |i: usize| {
+            let invariant = if i.is_multiple_of(3) { Invariant::B } else { Invariant::S };
+            Fault::new(invariant, Place::Instruction(i), format!("fault {i}"))
+        };
+        for (a, b) in [(2, 5), (900, 900), (3000, 10), (10, 3000), (4000, 4000)] {
+            let [mut joined, mut other, mut one] = [0; 3].map(|_| Faults::default());
+            (0..a).for_each(|i| joined.push(fault(i)));
+            (a..a + b).for_each(|i| other.push(fault(i)));
+            joined.absorb(other);
+            (0..a + b).for_each(|i| one.push(fault(i)));
+            assert_eq!(joined.list, one.list);
+            assert_eq!(joined.count, one.count);
         }
     }
 }

@@ -148,11 +148,18 @@ impl Index {
     }
 
     /// Calls `found` for every item whose interval along the index's dimension meets that of `q`.
-    pub fn query(&self, q: &Rect, mut found: impl FnMut(u32)) {
+    /// `stack` is working space.
+    pub fn query(
+        &self,
+        q: &Rect,
+        stack: &mut Vec<(usize, usize, usize)>,
+        mut found: impl FnMut(u32),
+    ) {
         let [lo, hi] = q[self.dim];
         let limit = self.starts.partition_point(|s| s.0 < hi);
         // Node, first leaf below it, number of leaves below it.
-        let mut stack = vec![(1usize, 0usize, self.width)];
+        stack.clear();
+        stack.push((1, 0, self.width));
         while let Some((node, first, leaves)) = stack.pop() {
             if first >= limit || self.ends.get(node).is_none_or(|&end| end <= lo) {
                 continue;
@@ -180,6 +187,11 @@ pub(crate) struct Piece {
 }
 
 impl Piece {
+    /// The whole bucket, for buffers no bound of which follows the position.
+    pub fn of_numbers(bucket: Bucket) -> Piece {
+        Piece { bucket, ranks: Vec::new(), lookup: Vec::new() }
+    }
+
     fn bound(&self, dim: usize, b: Bound) -> u64 {
         match (self.lookup.get(dim), b) {
             (Some(ranks), _) if !ranks.is_empty() => ranks.get(&b).copied().unwrap_or(0),
@@ -403,7 +415,7 @@ mod tests {
             for hi in lo..57 {
                 let q = rect([lo, hi], [0, 1]);
                 let mut got = Vec::new();
-                index.query(&q, |i| got.push(i));
+                index.query(&q, &mut Vec::new(), |i| got.push(i));
                 got.retain(|&i| overlap(&items[i as usize].1, &q));
                 got.sort_unstable();
                 let want: Vec<u32> =

@@ -9,12 +9,13 @@
 //!   order besides is not counted: a copy reads through the async proxy, and only a gate fences that.
 //! - One instruction touches caches of one sequence only.
 
-use amk_schedule_ir::{Bound, BufferKind, Program, RunSource, text};
+use amk_schedule_ir::{Bound, BufferKind, Instruction, Program, RunSource, text};
 
 use crate::fault::{Fault, Faults, Invariant, Place, Witness};
+use crate::nodes::Nodes;
 
-/// Judges K; works on any program.
-pub(crate) fn check(p: &Program, faults: &mut Faults) {
+/// Judges the caches; works on any program.
+pub(crate) fn caches(p: &Program, faults: &mut Faults) {
     let tokens = u64::from(p.tokens);
     for (i, b) in p.buffers.iter().enumerate() {
         if b.kind != BufferKind::Kv {
@@ -36,32 +37,32 @@ pub(crate) fn check(p: &Program, faults: &mut Faults) {
             );
         }
     }
-    for (i, x) in p.instructions.iter().enumerate() {
-        let place = Place::Instruction(i);
-        for a in &x.writes {
-            let Some(b) = p.buffer(a.buffer) else { continue };
-            let (Some(rows), BufferKind::Kv) = (a.region.0.get(1), b.kind) else { continue };
-            let inside = rows.always_empty(p.bucket)
-                || Bound::Pos(0).le(rows.lo, p.bucket)
-                    && rows.hi.le(Bound::Pos(tokens as i64), p.bucket);
-            if !inside {
-                faults.push(
-                    Fault::new(
-                        Invariant::K,
-                        place,
-                        format!("instr {i} writes {}, but a step appends rows pos..pos+{tokens} of a cache and leaves the past alone", text::print_access(a)),
-                    )
-                    .access(a),
-                );
-            }
-        }
-        one_sequence(p, i, faults);
-    }
-    streams(p, faults);
 }
 
-fn one_sequence(p: &Program, i: usize, faults: &mut Faults) {
-    let Some(x) = p.instructions.get(i) else { return };
+/// Judges one instruction; works on any program.
+pub(crate) fn instruction(p: &Program, i: usize, x: &Instruction, faults: &mut Faults) {
+    let tokens = u64::from(p.tokens);
+    for a in &x.writes {
+        let Some(b) = p.buffer(a.buffer) else { continue };
+        let (Some(rows), BufferKind::Kv) = (a.region.0.get(1), b.kind) else { continue };
+        let inside = rows.always_empty(p.bucket)
+            || Bound::Pos(0).le(rows.lo, p.bucket)
+                && rows.hi.le(Bound::Pos(tokens as i64), p.bucket);
+        if !inside {
+            faults.push(
+                Fault::new(
+                    Invariant::K,
+                    Place::Instruction(i),
+                    format!("instr {i} writes {}, but a step appends rows pos..pos+{tokens} of a cache and leaves the past alone", text::print_access(a)),
+                )
+                .access(a),
+            );
+        }
+    }
+    one_sequence(p, i, x, faults);
+}
+
+fn one_sequence(p: &Program, i: usize, x: &Instruction, faults: &mut Faults) {
     let mut first = None;
     for a in x.reads.iter().chain(&x.writes) {
         let Some(b) = p.buffer(a.buffer).filter(|b| b.kind == BufferKind::Kv) else { continue };
@@ -93,16 +94,19 @@ fn sure_gate(p: &Program, source: &RunSource) -> Option<u64> {
     some.then(|| u64::from((*gate).max(1)))
 }
 
-fn streams(p: &Program, faults: &mut Faults) {
+/// Judges the streams; works on any program.
+pub(crate) fn streams(p: &Program, nodes: &Nodes, faults: &mut Faults) {
     let tokens = u64::from(p.tokens);
     for (s, sm) in p.sms.iter().enumerate() {
+        if sm.stream.iter().all(|run| matches!(run.source, RunSource::Weight { .. })) {
+            continue;
+        }
         // The sequences of the direct accesses of each run's consumer.
         let mut consumer = vec![None; sm.stream.len()];
         for id in &sm.queue {
-            if let Some(x) = p.instruction(*id)
-                && let Some(slot) = x.run.and_then(|r| consumer.get_mut(r.index()))
-            {
-                *slot = Some(x);
+            let run = nodes.run.get(id.index()).copied().flatten();
+            if let Some(slot) = run.and_then(|r| consumer.get_mut(r.index())) {
+                *slot = Some(*id);
             }
         }
         let gates = sm.stream.iter().filter_map(|run| sure_gate(p, &run.source));
@@ -133,7 +137,7 @@ fn streams(p: &Program, faults: &mut Faults) {
                         }),
                     );
                 }
-                if let Some(Some(x)) = consumer.get(r)
+                if let Some(x) = consumer.get(r).copied().flatten().and_then(|id| p.instruction(id))
                     && let Some(other) = x
                         .reads
                         .iter()

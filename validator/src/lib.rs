@@ -75,6 +75,7 @@
 pub mod bounds;
 mod certificate;
 pub mod checker;
+mod classes;
 pub mod coverage;
 pub mod deadlock;
 pub mod edges;
@@ -83,6 +84,7 @@ mod fault;
 mod geometry;
 pub mod kv;
 mod model;
+mod nodes;
 mod order;
 pub mod packets;
 pub mod race;
@@ -91,9 +93,10 @@ pub mod structure;
 
 use std::ops::Deref;
 
-use amk_schedule_ir::{Program, Target};
+use amk_schedule_ir::{Instruction, Program, Target};
 
 pub use certificate::{CERTIFICATE_VERSION, Certificate, Grid, GridPart, Limit, certify};
+use classes::Classes;
 use deadlock::Execution;
 use fault::Faults;
 pub use fault::{Fault, Invariant, MAX_FAULTS, Place, Report, Skipped, Witness};
@@ -170,8 +173,10 @@ pub fn validate(program: Program, target: &Target) -> Result<Validated<Program>,
 /// Judges a program and reports, without making a [`Validated`].
 pub fn check(program: &Program, target: &Target) -> Report {
     let mut faults = Faults::default();
-    let (structure, areas) = check_objects(program, target, &mut faults);
-    coverage::tokens(program, &mut faults);
+    let mut classes = Classes::new(program);
+    let (structure, areas) = check_objects(program, target, &mut faults, |i, x| {
+        classes.add(i as u32, &x.reads, &x.writes);
+    });
     epoch::check_range(program, &mut faults);
     if !structure.sound || program.sms.len() > MAX_SMS {
         if structure.sound {
@@ -189,7 +194,7 @@ pub fn check(program: &Program, target: &Target) -> Report {
         }
         return faults.report(program);
     }
-    let model = Model::new(program);
+    let model = Model::new(program, structure.nodes, classes);
     bounds::check_local(&model, &mut faults);
     resources::check_local(&model, &areas, &mut faults);
     let (run, _, _) = execute(&model, &mut faults);
@@ -201,21 +206,30 @@ pub fn check(program: &Program, target: &Target) -> Report {
     faults.report(program)
 }
 
-/// The invariants that are about single objects.
-fn check_objects(
-    program: &Program,
+/// The invariants that are about single objects. `each` is called with every instruction while it is at hand.
+fn check_objects<'p>(
+    program: &'p Program,
     target: &Target,
     faults: &mut Faults,
+    mut each: impl FnMut(usize, &'p Instruction),
 ) -> (structure::Structure, resources::Areas) {
     let areas = resources::Areas::new(program);
+    let mut vocabulary = bounds::Vocabulary::default();
+    edges::buffers(program, faults);
+    kv::caches(program, faults);
     let structure = structure::check(program, faults, |i, x, footprint, faults| {
         bounds::instruction(program, i, x, footprint, faults);
         resources::instruction(program, &areas, i, x, footprint, faults);
+        edges::instruction(program, i, x, faults);
+        kv::instruction(program, i, x, faults);
+        coverage::tokens(program, i, x, faults);
+        vocabulary.see(i, x);
+        each(i, x);
     });
-    bounds::check(program, faults);
-    edges::check(program, faults);
+    bounds::check(program, &vocabulary, faults);
+    edges::boundary(program, faults);
     resources::check(program, &areas, target, faults);
-    kv::check(program, faults);
+    kv::streams(program, &structure.nodes, faults);
     (structure, areas)
 }
 

@@ -2,67 +2,49 @@
 //! meet. Accesses to the same region in the same phase form a *class*; classes of one buffer that
 //! share an element are listed with each other once, so that no check compares instructions pairwise.
 
-use std::collections::HashMap;
-
+use amk_schedule_ir::limits::MAX_RANK;
 use amk_schedule_ir::{
-    Access, Bound, BufferKind, BufferSync, InstrId, Op, Program, Region, RunSource, Span, text,
+    Access, Bound, BufferKind, BufferSync, Program, Region, RunId, RunSource, Signal, Span, Wait,
+    text,
 };
 
+pub(crate) use crate::classes::{Acc, Class};
+use crate::classes::{Classes, tracked};
 use crate::fault::{Place, Witness};
 use crate::geometry::{self, Index, Piece, Rect, TooIrregular};
+pub(crate) use crate::nodes::NONE;
+use crate::nodes::{Lists, Nodes};
 
-/// Marks the absence of an index.
-pub(crate) const NONE: u32 = u32::MAX;
 /// Most listed overlaps between classes; bounds memory on programs that overlap everything.
 const MAX_OVERLAPS: usize = 1 << 26;
-
-/// One access of an instruction, or of the boundary.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Acc {
-    /// The class, or [`NONE`] for buffers nobody may write (and token ids, which have rules of their own).
-    pub class: u32,
-    pub write: bool,
-}
-
-/// Accesses of one region of one buffer in one phase.
-pub(crate) struct Class<'p> {
-    pub buffer: u32,
-    pub phase: u32,
-    /// Number of reading and writing accesses.
-    pub reads: u32,
-    pub writes: u32,
-    /// An instruction that writes it, or [`NONE`].
-    pub writer: u32,
-    pub region: RegionRef<'p>,
-    rects: u32,
-}
-
-/// A region of the program, or the past rows of a cache, which are there when a step starts.
-pub(crate) enum RegionRef<'p> {
-    Of(&'p Region),
-    Past(Region),
-}
-
-impl RegionRef<'_> {
-    pub fn get(&self) -> &Region {
-        match self {
-            RegionRef::Of(r) => r,
-            RegionRef::Past(r) => r,
-        }
-    }
-}
 
 /// What the checks know of a buffer.
 #[derive(Default)]
 pub(crate) struct BufferModel {
     pub pieces: Vec<Piece>,
     pub classes: Vec<u32>,
-    /// The class of the rows `[0, pos)` of a cache, or [`NONE`].
+    /// The class of the rows `[0, pos)` of a cache, or [`NONE`], and the region.
     pub past: u32,
+    past_region: Option<Region>,
     /// Writes happen in more than one phase.
     pub many_phases: bool,
     /// The bounds cannot be ordered within the limits; nothing is known about overlaps.
     pub undecided: bool,
+}
+
+/// What stands for no rectangle.
+const EMPTY: Rect = [[0, 0]; MAX_RANK];
+
+/// The rectangle of a class on a piece.
+fn rect(class: &Class, spans: &[[u64; 2]], piece: usize) -> Rect {
+    let rank = usize::from(class.rank);
+    let first = class.rects + piece * rank;
+    let Some(own) = spans.get(first..first + rank) else { return EMPTY };
+    let mut out = [[0, 1]; MAX_RANK];
+    for (o, s) in out.iter_mut().zip(own) {
+        *o = *s;
+    }
+    out
 }
 
 /// See the module page. Instructions are nodes `0..n` by list index; node `n` is the boundary.
@@ -71,180 +53,78 @@ pub(crate) struct Model<'p> {
     /// SM and queue position of each instruction.
     pub sm: Vec<u32>,
     pub pos: Vec<u32>,
-    accesses: Vec<Acc>,
-    first: Vec<u32>,
-    pub classes: Vec<Class<'p>>,
+    nodes: Nodes,
+    accesses: Lists<Acc>,
+    pub classes: Vec<Class>,
+    regions: Vec<&'p Region>,
     pub buffers: Vec<BufferModel>,
-    rects: Vec<Rect>,
+    spans: Vec<[u64; 2]>,
     overlaps: Vec<u32>,
-    overlap_at: Vec<usize>,
+    /// Where those of a class begin, and how many they are.
+    overlap_at: Vec<(u32, u32)>,
     /// Overlaps were cut off at [`MAX_OVERLAPS`].
     pub too_many: bool,
 }
 
-fn tracked(kind: BufferKind) -> bool {
-    matches!(kind, BufferKind::Activation | BufferKind::Kv | BufferKind::Output)
-}
-
 impl<'p> Model<'p> {
-    /// Resolves a program that has passed the structural check.
-    pub fn new(program: &'p Program) -> Model<'p> {
-        let n = program.instructions.len();
+    /// Resolves a program that has passed the structural check, of which all instructions were added to both.
+    pub fn new(program: &'p Program, mut nodes: Nodes, mut classes: Classes<'p>) -> Model<'p> {
+        let boundary = program.instructions.len() as u32;
+        classes.add(boundary, &program.boundary.reads, &program.boundary.writes);
+        let buffers = place(program, &mut classes);
         let mut m = Model {
             program,
-            sm: vec![NONE; n],
-            pos: vec![NONE; n],
-            accesses: Vec::new(),
-            first: vec![0],
-            classes: Vec::new(),
-            buffers: program.buffers.iter().map(|_| BufferModel::default()).collect(),
-            rects: Vec::new(),
+            sm: std::mem::take(&mut nodes.sm),
+            pos: std::mem::take(&mut nodes.pos),
+            nodes,
+            accesses: classes.accesses,
+            classes: classes.classes,
+            regions: classes.regions,
+            buffers,
+            spans: classes.spans,
             overlaps: Vec::new(),
-            overlap_at: vec![0],
+            overlap_at: Vec::new(),
             too_many: false,
         };
-        for (s, sm) in program.sms.iter().enumerate() {
-            for (p, id) in sm.queue.iter().enumerate() {
-                if let (Some(a), Some(b)) = (m.sm.get_mut(id.index()), m.pos.get_mut(id.index())) {
-                    (*a, *b) = (s as u32, p as u32);
-                }
-            }
-        }
-        let mut known: HashMap<(u32, u32, &'p Region), u32> = HashMap::new();
-        for (node, i) in program.instructions.iter().enumerate() {
-            m.add_node(&mut known, node as u32, &i.reads, &i.writes);
-        }
-        m.add_node(&mut known, n as u32, &program.boundary.reads, &program.boundary.writes);
-        drop(known);
-        m.place_classes();
+        m.overlap_at = vec![(0, 0); m.classes.len()];
+        m.overlaps.reserve(m.classes.len());
         m.find_overlaps();
         m
     }
 
-    fn add_node(
-        &mut self,
-        known: &mut HashMap<(u32, u32, &'p Region), u32>,
-        node: u32,
-        reads: &'p [Access],
-        writes: &'p [Access],
-    ) {
-        let program = self.program;
-        for (access, write) in
-            reads.iter().map(|a| (a, false)).chain(writes.iter().map(|a| (a, true)))
-        {
-            let class = match program.buffer(access.buffer) {
-                Some(buffer) if tracked(buffer.kind) => {
-                    let classes = &mut self.classes;
-                    let key = (access.buffer.0, access.phase, &access.region);
-                    let id = *known.entry(key).or_insert_with(|| {
-                        classes.push(Class {
-                            buffer: access.buffer.0,
-                            phase: access.phase,
-                            reads: 0,
-                            writes: 0,
-                            writer: NONE,
-                            region: RegionRef::Of(&access.region),
-                            rects: 0,
-                        });
-                        classes.len() as u32 - 1
-                    });
-                    if let Some(c) = self.classes.get_mut(id as usize) {
-                        if write {
-                            c.writes = c.writes.saturating_add(1);
-                            c.writer = node;
-                        } else {
-                            c.reads = c.reads.saturating_add(1);
-                        }
-                    }
-                    id
-                }
-                _ => NONE,
-            };
-            self.accesses.push(Acc { class, write });
+    /// The same from the program alone.
+    pub fn of(program: &'p Program) -> Model<'p> {
+        let (mut nodes, mut classes) = (Nodes::new(program), Classes::new(program));
+        for (node, x) in program.instructions.iter().enumerate() {
+            nodes.add(x);
+            classes.add(node as u32, &x.reads, &x.writes);
         }
-        self.first.push(self.accesses.len() as u32);
-    }
-
-    /// Sorts classes into buffers, adds the past of every cache, and gives every class its rectangles.
-    fn place_classes(&mut self) {
-        for (i, c) in self.classes.iter().enumerate() {
-            if let Some(b) = self.buffers.get_mut(c.buffer as usize) {
-                b.classes.push(i as u32);
-            }
-        }
-        for (i, (buffer, model)) in self.program.buffers.iter().zip(&mut self.buffers).enumerate() {
-            model.past = NONE;
-            if buffer.kind == BufferKind::Kv {
-                let mut region = Region::whole(&buffer.shape);
-                if let Some(rows) = region.0.get_mut(1) {
-                    *rows = Span { lo: Bound::At(0), hi: Bound::Pos(0) };
-                }
-                model.past = self.classes.len() as u32;
-                model.classes.push(model.past);
-                self.classes.push(Class {
-                    buffer: i as u32,
-                    phase: 0,
-                    reads: 0,
-                    writes: 0,
-                    writer: NONE,
-                    region: RegionRef::Past(region),
-                    rects: 0,
-                });
-            }
-        }
-        for (buffer, model) in self.program.buffers.iter().zip(&mut self.buffers) {
-            if model.classes.is_empty() && !tracked(buffer.kind) {
-                continue;
-            }
-            let mut extra = vec![Region::whole(&buffer.shape)];
-            if buffer.kind == BufferKind::Kv {
-                extra.push(appended(&buffer.shape, self.program.tokens));
-            }
-            let classes = &self.classes;
-            let regions = model
-                .classes
-                .iter()
-                .filter_map(|&c| classes.get(c as usize))
-                .map(|c| c.region.get());
-            let found =
-                geometry::pieces(regions.chain(&extra), buffer.shape.len(), self.program.bucket);
-            model.undecided = found.is_none();
-            model.pieces = found.unwrap_or_default();
-            for &c in &model.classes {
-                if let Some(class) = self.classes.get_mut(c as usize) {
-                    class.rects = self.rects.len() as u32;
-                    self.rects.extend(model.pieces.iter().map(|p| p.rect(class.region.get())));
-                }
-            }
-        }
+        Model::new(program, nodes, classes)
     }
 
     fn find_overlaps(&mut self) {
+        // Of one buffer at a time.
         let mut pairs: Vec<(u32, u32)> = Vec::new();
+        let (mut targets, mut stack) = (Vec::new(), Vec::new());
+        let (classes, spans, overlaps) = (&self.classes, &self.spans, &mut self.overlaps);
         for (buffer, model) in self.program.buffers.iter().zip(&mut self.buffers) {
             let all = buffer.sync == BufferSync::Local;
-            let classes = &self.classes;
             let written =
                 |c: u32| c == model.past || classes.get(c as usize).is_some_and(|c| c.writes > 0);
-            let start = pairs.len();
+            pairs.clear();
             for p in 0..model.pieces.len() {
-                let rect = |c: u32| {
-                    let at = classes.get(c as usize).map_or(0, |c| c.rects as usize) + p;
-                    self.rects.get(at).copied().unwrap_or([[0, 0]; 4])
-                };
-                let targets: Vec<(u32, Rect)> = model
-                    .classes
-                    .iter()
-                    .filter(|&&c| all || written(c))
-                    .map(|&c| (c, rect(c)))
-                    .collect();
+                let rect = |c: u32| classes.get(c as usize).map_or(EMPTY, |c| rect(c, spans, p));
+                targets.clear();
+                targets.extend(
+                    model.classes.iter().filter(|&&c| all || written(c)).map(|&c| (c, rect(c))),
+                );
                 let index = Index::new(&targets);
                 for &c in &model.classes {
                     let q = rect(c);
-                    if geometry::is_empty(&q) || pairs.len() > MAX_OVERLAPS {
+                    if geometry::is_empty(&q) || overlaps.len() + pairs.len() > MAX_OVERLAPS {
                         continue;
                     }
-                    index.query(&q, |other| {
+                    index.query(&q, &mut stack, |other| {
                         if geometry::overlap(&q, &rect(other)) {
                             pairs.push((c, other));
                             if !all && !written(c) {
@@ -254,15 +134,11 @@ impl<'p> Model<'p> {
                     });
                 }
             }
-            if model.pieces.len() > 1
-                && let Some(tail) = pairs.get_mut(start..)
-            {
-                tail.sort_unstable();
-                let mut unique = tail.to_vec();
-                unique.dedup();
-                pairs.truncate(start);
-                pairs.extend(unique);
+            if model.pieces.len() > 1 {
+                pairs.sort_unstable();
+                pairs.dedup();
             }
+            list(&pairs, &model.classes, &mut self.overlap_at, overlaps);
             let mut phases = model
                 .classes
                 .iter()
@@ -272,26 +148,7 @@ impl<'p> Model<'p> {
             let one = phases.next();
             model.many_phases = phases.any(|p| Some(p) != one);
         }
-        self.too_many = pairs.len() > MAX_OVERLAPS;
-        let mut count = vec![0usize; self.classes.len() + 1];
-        for (c, _) in &pairs {
-            if let Some(n) = count.get_mut(*c as usize + 1) {
-                *n += 1;
-            }
-        }
-        for i in 1..count.len() {
-            count[i] += count[i - 1];
-        }
-        self.overlap_at = count.clone();
-        self.overlaps = vec![0; pairs.len()];
-        for (c, other) in pairs {
-            if let Some(at) = count.get_mut(c as usize) {
-                if let Some(slot) = self.overlaps.get_mut(*at) {
-                    *slot = other;
-                }
-                *at += 1;
-            }
-        }
+        self.too_many = self.overlaps.len() > MAX_OVERLAPS;
     }
 
     /// The number of instructions, which is also the boundary's node.
@@ -301,8 +158,25 @@ impl<'p> Model<'p> {
 
     /// Accesses of a node: reads, then writes, in the order of the program.
     pub fn accesses(&self, node: u32) -> &[Acc] {
-        let at = |i: usize| self.first.get(i).map_or(0, |&x| x as usize);
-        self.accesses.get(at(node as usize)..at(node as usize + 1)).unwrap_or(&[])
+        self.accesses.get(node as usize)
+    }
+
+    pub fn waits(&self, node: u32) -> &[Wait] {
+        self.nodes.waits(node as usize)
+    }
+
+    pub fn signals(&self, node: u32) -> &[Signal] {
+        self.nodes.signals(node as usize)
+    }
+
+    /// The run an instruction consumes.
+    pub fn run(&self, node: u32) -> Option<RunId> {
+        self.nodes.run.get(node as usize).copied().flatten()
+    }
+
+    /// Is the node the arrival of its SM at the boundary?
+    pub fn is_arrival(&self, node: u32) -> bool {
+        self.nodes.arrival.get(node as usize) == Some(&true)
     }
 
     /// The `k`-th access of a node as the program has it.
@@ -314,25 +188,32 @@ impl<'p> Model<'p> {
         reads.get(k).or_else(|| writes.get(k.checked_sub(reads.len())?))
     }
 
-    pub fn class(&self, class: u32) -> Option<&Class<'p>> {
+    pub fn class(&self, class: u32) -> Option<&Class> {
         self.classes.get(class as usize)
+    }
+
+    pub fn region(&self, class: u32) -> Option<&Region> {
+        if let Some(region) = self.regions.get(class as usize) {
+            return Some(region);
+        }
+        // Those of the past come after those of the program.
+        self.buffers.get(self.class(class)?.buffer as usize)?.past_region.as_ref()
     }
 
     /// Synchronisation of the buffer of a class.
     pub fn sync(&self, class: u32) -> Option<BufferSync> {
-        Some(self.program.buffers.get(self.class(class)?.buffer as usize)?.sync)
+        Some(self.class(class)?.sync)
     }
 
     /// Classes that share an element with this one at some position (itself included), as far as one
     /// of the two is written or past; for `local` buffers all.
     pub fn overlaps(&self, class: u32) -> &[u32] {
-        let at = |i: usize| self.overlap_at.get(i).copied().unwrap_or(0);
-        self.overlaps.get(at(class as usize)..at(class as usize + 1)).unwrap_or(&[])
+        let Some(&(first, len)) = self.overlap_at.get(class as usize) else { return &[] };
+        self.overlaps.get(first as usize..first as usize + len as usize).unwrap_or(&[])
     }
 
     pub fn rect(&self, class: u32, piece: usize) -> Rect {
-        let at = self.class(class).map_or(0, |c| c.rects as usize) + piece;
-        self.rects.get(at).copied().unwrap_or([[0, 0]; 4])
+        self.class(class).map_or(EMPTY, |c| rect(c, &self.spans, piece))
     }
 
     /// Number of pieces of the buffer of a class.
@@ -344,8 +225,10 @@ impl<'p> Model<'p> {
 
     /// The elements of `class` outside all of `cover`, as text, if there are any at some position.
     pub fn uncovered(&self, class: u32, cover: &[u32]) -> Result<Option<String>, TooIrregular> {
-        let Some(c) = self.class(class) else { return Ok(None) };
-        self.uncovered_region(c.buffer, c.region.get(), cover)
+        let (Some(c), Some(region)) = (self.class(class), self.region(class)) else {
+            return Ok(None);
+        };
+        self.outside(c.buffer, region.rank(), cover, |p, _| self.rect(class, p))
     }
 
     /// The same for any region whose bounds the buffer's pieces know.
@@ -355,17 +238,27 @@ impl<'p> Model<'p> {
         region: &Region,
         cover: &[u32],
     ) -> Result<Option<String>, TooIrregular> {
+        self.outside(buffer, region.rank(), cover, |_, piece| piece.rect(region))
+    }
+
+    fn outside(
+        &self,
+        buffer: u32,
+        rank: usize,
+        cover: &[u32],
+        rect: impl Fn(usize, &Piece) -> Rect,
+    ) -> Result<Option<String>, TooIrregular> {
         let Some(model) = self.buffers.get(buffer as usize) else { return Ok(None) };
         for (p, piece) in model.pieces.iter().enumerate() {
-            let q = piece.rect(region);
-            let mut rects: Vec<Rect> = cover.iter().map(|&c| self.rect(c, p)).collect();
-            if rects.iter().any(|r| geometry::contains(r, &q)) {
+            let q = rect(p, piece);
+            if cover.iter().any(|&c| geometry::contains(&self.rect(c, p), &q)) {
                 continue;
             }
+            let mut rects: Vec<Rect> = cover.iter().map(|&c| self.rect(c, p)).collect();
             let rest = geometry::uncovered(&q, &mut rects)?;
             if !rest.is_empty() {
                 let list: Vec<String> =
-                    rest.iter().take(4).map(|r| piece.describe(r, region.rank())).collect();
+                    rest.iter().take(4).map(|r| piece.describe(r, rank)).collect();
                 let mut text = list.join(" ");
                 if rest.len() > 4 {
                     text += &format!(" and {} more rectangles", rest.len() - 4);
@@ -387,7 +280,7 @@ impl<'p> Model<'p> {
         for (p, piece) in model.pieces.iter().enumerate() {
             let both = geometry::intersect(&self.rect(a, p), &self.rect(b, p));
             if !geometry::is_empty(&both) {
-                return piece.describe(&both, c.region.get().rank());
+                return piece.describe(&both, self.region(a).map_or(0, Region::rank));
             }
         }
         String::new()
@@ -432,14 +325,100 @@ impl<'p> Model<'p> {
         Witness::Range { buffer: self.buffer_name(buffer), elements }
     }
 
-    /// Is the node the arrival of its SM at the boundary?
-    pub fn is_arrival(&self, id: InstrId) -> bool {
-        self.program.instruction(id).is_some_and(|i| matches!(i.op, Op::Boundary(_)))
-    }
-
     /// Chunks of a run in every step.
     pub fn chunks(&self, source: &RunSource) -> u64 {
         self.program.buffer(source.buffer()).and_then(|b| source.chunks(b)).unwrap_or(0)
+    }
+}
+
+/// Sorts classes into buffers, adds the past of every cache, and gives every class its rectangles.
+fn place(program: &Program, all: &mut Classes) -> Vec<BufferModel> {
+    let mut sizes = vec![0usize; program.buffers.len()];
+    for c in &all.classes {
+        if let Some(n) = sizes.get_mut(c.buffer as usize) {
+            *n += 1;
+        }
+    }
+    // One more for the past.
+    let mut models: Vec<BufferModel> = sizes
+        .iter()
+        .map(|n| BufferModel {
+            classes: Vec::with_capacity(n + 1),
+            past: NONE,
+            ..Default::default()
+        })
+        .collect();
+    for (i, c) in all.classes.iter().enumerate() {
+        if let Some(b) = models.get_mut(c.buffer as usize) {
+            b.classes.push(i as u32);
+        }
+    }
+    for (i, (buffer, model)) in program.buffers.iter().zip(&mut models).enumerate() {
+        if buffer.kind == BufferKind::Kv {
+            let mut region = Region::whole(&buffer.shape);
+            if let Some(rows) = region.0.get_mut(1) {
+                *rows = Span { lo: Bound::At(0), hi: Bound::Pos(0) };
+            }
+            model.past = all.push(i as u32, 0, buffer.sync, &region);
+            model.classes.push(model.past);
+            model.past_region = Some(region);
+        }
+    }
+    for (i, (buffer, model)) in program.buffers.iter().zip(&mut models).enumerate() {
+        if model.classes.is_empty() && !tracked(buffer.kind) {
+            continue;
+        }
+        // Numbers are the same on the whole bucket.
+        if all.symbolic.get(i) == Some(&false) {
+            model.pieces = vec![Piece::of_numbers(program.bucket)];
+            continue;
+        }
+        let mut extra = vec![Region::whole(&buffer.shape)];
+        if buffer.kind == BufferKind::Kv {
+            extra.push(appended(&buffer.shape, program.tokens));
+        }
+        let (known, past) = (&all.regions, model.past_region.as_ref());
+        let region = |c: u32| known.get(c as usize).copied().or(past);
+        let regions = model.classes.iter().filter_map(|&c| region(c));
+        let found = geometry::pieces(regions.chain(&extra), buffer.shape.len(), program.bucket);
+        model.undecided = found.is_none();
+        model.pieces = found.unwrap_or_default();
+        for &c in &model.classes {
+            let (Some(class), Some(region)) = (all.classes.get_mut(c as usize), region(c)) else {
+                continue;
+            };
+            class.rects = all.spans.len();
+            for p in &model.pieces {
+                all.spans.extend(p.rect(region).iter().take(usize::from(class.rank)));
+            }
+        }
+    }
+    models
+}
+
+/// Appends the second of each pair to the list of the first, which is one of `classes`.
+fn list(pairs: &[(u32, u32)], classes: &[u32], at: &mut [(u32, u32)], overlaps: &mut Vec<u32>) {
+    for (c, _) in pairs {
+        if let Some((_, len)) = at.get_mut(*c as usize) {
+            *len += 1;
+        }
+    }
+    let mut first = overlaps.len() as u32;
+    for &c in classes {
+        if let Some(entry) = at.get_mut(c as usize) {
+            let len = std::mem::take(&mut entry.1);
+            entry.0 = first;
+            first += len;
+        }
+    }
+    overlaps.resize(first as usize, 0);
+    for &(c, other) in pairs {
+        if let Some((first, len)) = at.get_mut(c as usize) {
+            if let Some(slot) = overlaps.get_mut((*first + *len) as usize) {
+                *slot = other;
+            }
+            *len += 1;
+        }
     }
 }
 

@@ -54,18 +54,20 @@ type Waits = Vec<Vec<(u32, Vec<(u32, u64)>)>>;
 pub(crate) fn signals(m: &Model, known: Option<&Order>) -> Signals {
     let mut out: Signals = vec![Vec::new(); m.program.counters.len()];
     let mut waits: Waits = vec![Vec::new(); m.program.counters.len()];
+    if out.is_empty() {
+        return out;
+    }
     for (s, sm) in m.program.sms.iter().enumerate() {
         let s = s as u32;
         for (pos, id) in sm.queue.iter().enumerate() {
-            let Some(x) = m.program.instruction(*id) else { continue };
-            for w in &x.waits {
+            for w in m.waits(id.0) {
                 let Some(list) = waits.get_mut(w.counter.index()) else { continue };
                 let list = of_sm(list, s);
                 if list.last().is_none_or(|l| l.1 < w.threshold) {
                     list.push((pos as u32, w.threshold));
                 }
             }
-            for sig in &x.signals {
+            for sig in m.signals(id.0) {
                 let c = sig.counter.index();
                 let (Some(list), Some(waits)) = (out.get_mut(c), waits.get(c)) else { continue };
                 let own = waits.last().filter(|l| l.0 == s).and_then(|l| l.1.last());
@@ -224,10 +226,9 @@ impl Order {
         let mut current = vec![0u32; m.program.sms.len()];
         let mut joined: HashMap<(u32, u64), u32> = HashMap::new();
         for &node in &run.order {
-            let Some(x) = m.program.instructions.get(node as usize) else { continue };
             let Some(&sm) = m.sm.get(node as usize) else { continue };
             let mut mine = current.get(sm as usize).copied().unwrap_or(0);
-            for w in &x.waits {
+            for w in m.waits(node) {
                 let key = (w.counter.0, w.threshold);
                 let wait = match joined.get(&key) {
                     Some(&c) => c,

@@ -60,8 +60,17 @@ pub(crate) fn check(
     faults: &mut Faults,
 ) -> HashSet<(u32, u32)> {
     let mut racing = HashSet::new();
-    let mut reads: Vec<Latest> = m.classes.iter().map(|_| Latest::default()).collect();
-    let mut writes: Vec<Latest> = m.classes.iter().map(|_| Latest::default()).collect();
+    // Kept for classes of plain buffers alone, which are counted here.
+    let (mut kept, mut places) = (0u32, vec![NONE; m.classes.len()]);
+    for (place, c) in places.iter_mut().zip(&m.classes) {
+        if c.sync == BufferSync::Plain {
+            *place = kept;
+            kept += 1;
+        }
+    }
+    let place = |c: u32| places.get(c as usize).map_or(NONE, |&at| at) as usize;
+    let mut reads: Vec<Latest> = (0..kept).map(|_| Latest::default()).collect();
+    let mut writes: Vec<Latest> = (0..kept).map(|_| Latest::default()).collect();
     let mut explained = 0;
     for &node in &run.order {
         let (Some(&sm), Some(&pos)) = (m.sm.get(node as usize), m.pos.get(node as usize)) else {
@@ -72,7 +81,7 @@ pub(crate) fn check(
                 continue;
             }
             for &other in m.overlaps(acc.class) {
-                let lists = [writes.get(other as usize), reads.get(other as usize)];
+                let lists = [writes.get(place(other)), reads.get(place(other))];
                 let (lists, kinds) = if acc.write {
                     (&lists[..], &[true, false][..])
                 } else {
@@ -95,7 +104,7 @@ pub(crate) fn check(
         for acc in m.accesses(node) {
             let list = if acc.write { &mut writes } else { &mut reads };
             if m.sync(acc.class) == Some(BufferSync::Plain)
-                && let Some(latest) = list.get_mut(acc.class as usize)
+                && let Some(latest) = list.get_mut(place(acc.class))
             {
                 latest.set(sm, pos, node);
             }

@@ -254,7 +254,10 @@ pub(crate) fn check_local(m: &Model, areas: &Areas, faults: &mut Faults) {
         for acc in m.accesses(node) {
             if m.sync(acc.class) == Some(BufferSync::Local) {
                 let buffer = m.class(acc.class).map_or(0, |c| c.buffer);
-                touched.entry((sm, buffer)).or_default().push(acc.class);
+                let classes = touched.entry((sm, buffer)).or_default();
+                if classes.last() != Some(&acc.class) {
+                    classes.push(acc.class);
+                }
             }
         }
     }

@@ -73,8 +73,7 @@ pub fn check(program: &Program, target: &Target, certificate: &Certificate) -> R
         return Err(Refusal::OtherProgram { certificate, program: hash });
     }
     let mut faults = Faults::default();
-    let (_, areas) = crate::check_objects(program, target, &mut faults);
-    crate::coverage::tokens(program, &mut faults);
+    let (_, areas) = crate::check_objects(program, target, &mut faults, |_, _| {});
     crate::epoch::check_range(program, &mut faults);
     if let Some(fault) = faults.report(program).faults.into_iter().next() {
         return Err(Refusal::Program(Box::new(fault)));

@@ -29,17 +29,30 @@ use amk_schedule_ir::{
 };
 
 use crate::fault::{Fault, Faults, Invariant, Place};
+use crate::nodes::{NONE, Nodes};
 
 /// What S leaves for the other checks.
 pub(crate) struct Structure {
     /// The program is resolvable: every id exists and every instruction has its place.
     pub sound: bool,
+    pub nodes: Nodes,
 }
 
 /// What an op takes from its stream.
 struct Takes {
     weight: Option<WeightUse>,
     kv: bool,
+}
+
+/// Is there anything to say of what an instruction takes?
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Taking {
+    /// Nothing is known.
+    Unknown,
+    /// It is what the run at the instruction's place holds.
+    Fits,
+    /// Worth a look.
+    Open,
 }
 
 /// Counters are 32-bit words on the device.
@@ -53,26 +66,41 @@ struct Check<'a> {
 
 /// Judges S. `each` is called with every instruction and its footprint, which is `None` for opaque ops
 /// and where the parameters are out of range or the accesses too few or many.
-pub(crate) fn check(
-    p: &Program,
+pub(crate) fn check<'p>(
+    p: &'p Program,
     faults: &mut Faults,
-    mut each: impl FnMut(usize, &Instruction, Option<&Footprint>, &mut Faults),
+    mut each: impl FnMut(usize, &'p Instruction, Option<&Footprint>, &mut Faults),
 ) -> Structure {
-    let mut c = Check { p, faults, sound: true };
-    c.header();
-    c.buffers();
-    c.ids();
-    c.queues();
-    let mut takes = Vec::with_capacity(p.instructions.len());
+    let mut nodes = Nodes::new(p);
+    // One walk over the instructions, which are most of the program. What it finds is said in its turn.
+    let mut found = Faults::default();
+    let mut c = Check { p, faults: &mut found, sound: true };
+    let mut takings = Vec::with_capacity(p.instructions.len());
+    let mut wrong_ids = Vec::new();
     for (i, x) in p.instructions.iter().enumerate() {
         let footprint = c.instruction(i, x);
         each(i, x, footprint.as_ref(), c.faults);
-        takes.push(footprint.map(|f| Takes { weight: f.weight, kv: f.kv }));
+        takings.push(c.taking(x, footprint.as_ref(), nodes.sm.get(i).copied().unwrap_or(NONE)));
+        nodes.add(x);
+        if is_wrong(i, x.id.0) {
+            wrong_ids.push((i, x.id.0));
+        }
     }
+    let sound = c.sound;
+    let mut c = Check { p, faults, sound };
+    c.header();
+    c.buffers();
+    c.ids(&wrong_ids);
+    c.queues(&nodes);
+    c.faults.absorb(found);
     c.boundary();
-    c.runs(&takes);
-    c.counters();
-    Structure { sound: c.sound }
+    c.runs(&nodes, &takings);
+    c.counters(&nodes);
+    Structure { sound: c.sound, nodes }
+}
+
+fn is_wrong(i: usize, id: u32) -> bool {
+    u32::try_from(i) != Ok(id)
 }
 
 impl Check<'_> {
@@ -176,46 +204,41 @@ impl Check<'_> {
         }
     }
 
-    fn ids(&mut self) {
+    fn ids(&mut self, wrong_instructions: &[(usize, u32)]) {
         let p = self.p;
-        fn wrong(i: usize, id: u32) -> bool {
-            u32::try_from(i) != Ok(id)
-        }
         let say = |what: &str, i: usize, id: u32| {
             format!(
                 "{what} number {i} in the list has id {id}; ids must be the index, without gaps or repeats"
             )
         };
         for (i, x) in p.buffers.iter().enumerate() {
-            if wrong(i, x.id.0) {
+            if is_wrong(i, x.id.0) {
                 self.broken(Place::Buffer(i), say("buffer", i, x.id.0));
             }
         }
         for (i, x) in p.counters.iter().enumerate() {
-            if wrong(i, x.id.0) {
+            if is_wrong(i, x.id.0) {
                 self.broken(Place::Counter(i), say("counter", i, x.id.0));
             }
         }
-        for (i, x) in p.instructions.iter().enumerate() {
-            if wrong(i, x.id.0) {
-                self.broken(Place::Instruction(i), say("instruction", i, x.id.0));
-            }
+        for &(i, id) in wrong_instructions {
+            self.broken(Place::Instruction(i), say("instruction", i, id));
         }
         for (i, x) in p.sms.iter().enumerate() {
-            if wrong(i, x.id.0) {
+            if is_wrong(i, x.id.0) {
                 self.broken(Place::Sm(i), say("sm", i, x.id.0));
             }
             for (j, run) in x.stream.iter().enumerate() {
-                if wrong(j, run.id.0) {
+                if is_wrong(j, run.id.0) {
                     self.broken(Place::Run { sm: i, run: j }, say("run", j, run.id.0));
                 }
             }
         }
     }
 
-    fn queues(&mut self) {
+    fn queues(&mut self, nodes: &Nodes) {
         let p = self.p;
-        let mut owner: Vec<Option<usize>> = vec![None; p.instructions.len()];
+        let mut owner = vec![NONE; p.instructions.len()];
         for (s, sm) in p.sms.iter().enumerate() {
             for (at, id) in sm.queue.iter().enumerate() {
                 let Some(slot) = owner.get_mut(id.index()) else {
@@ -228,14 +251,14 @@ impl Check<'_> {
                     );
                     continue;
                 };
-                match slot.replace(s) {
-                    None => {}
-                    Some(first) => self.broken(
+                match std::mem::replace(slot, s as u32) {
+                    NONE => {}
+                    first => self.broken(
                         Place::Instruction(id.index()),
                         format!("{id} stands in the queue of sm {first} and again in that of sm {s}; it must stand in one queue, once"),
                     ),
                 }
-                let arrival = matches!(p.instruction(*id).map(|i| &i.op), Some(Op::Boundary(_)));
+                let arrival = nodes.arrival.get(id.index()) == Some(&true);
                 let last = at + 1 == sm.queue.len();
                 if arrival && !last {
                     self.broken(
@@ -257,8 +280,8 @@ impl Check<'_> {
                 );
             }
         }
-        for (i, o) in owner.iter().enumerate() {
-            if o.is_none() {
+        for (i, &o) in owner.iter().enumerate() {
+            if o == NONE {
                 self.broken(
                     Place::Instruction(i),
                     format!(
@@ -491,12 +514,12 @@ impl Check<'_> {
         }
     }
 
-    fn counters(&mut self) {
+    fn counters(&mut self, nodes: &Nodes) {
         let p = self.p;
         let mut sums = vec![0u128; p.counters.len()];
-        for (i, x) in p.instructions.iter().enumerate() {
+        for i in 0..p.instructions.len() {
             let place = Place::Instruction(i);
-            for s in &x.signals {
+            for s in nodes.signals(i) {
                 match sums.get_mut(s.counter.index()) {
                     Some(sum) => *sum += u128::from(s.amount),
                     None => self.broken(
@@ -515,7 +538,7 @@ impl Check<'_> {
                     );
                 }
             }
-            for w in &x.waits {
+            for w in nodes.waits(i) {
                 let Some(c) = p.counters.get(w.counter.index()) else {
                     self.broken(
                         place,

@@ -1,22 +1,48 @@
 //! The part of S that is about streams: every run has its consumer, is what that consumer takes, and is
 //! well formed.
 
-use amk_schedule_ir::{BufferKind, Instruction, Run, RunSource, Span, TILE_ROWS, weight_blocks};
+use amk_schedule_ir::{
+    BufferKind, Footprint, Instruction, OpContext, Run, RunSource, Span, TILE_ROWS, weight_blocks,
+};
 
-use super::{Check, Takes};
+use super::{Check, Takes, Taking};
 use crate::fault::Place;
+use crate::nodes::{NONE, Nodes};
 
 impl Check<'_> {
-    pub(super) fn runs(&mut self, takes: &[Option<Takes>]) {
+    /// What is known, before the streams are looked at, of what an instruction in the queue of `sm` takes.
+    pub(super) fn taking(&self, x: &Instruction, footprint: Option<&Footprint>, sm: u32) -> Taking {
+        let Some(footprint) = footprint else { return Taking::Unknown };
+        let takes = Takes { weight: footprint.weight, kv: footprint.kv };
+        let stream = self.p.sms.get(sm as usize).map_or(&[][..], |sm| &sm.stream);
+        let fits = match x.run {
+            None => takes.weight.is_none(),
+            Some(run) => {
+                stream.get(run.index()).is_some_and(|run| self.misfit(x, &takes, run).is_none())
+            }
+        };
+        if fits { Taking::Fits } else { Taking::Open }
+    }
+
+    pub(super) fn runs(&mut self, nodes: &Nodes, takings: &[Taking]) {
         let p = self.p;
         for (s, sm) in p.sms.iter().enumerate() {
-            let mut users: Vec<Option<usize>> = vec![None; sm.stream.len()];
+            let mut users = vec![NONE; sm.stream.len()];
             for id in &sm.queue {
-                let Some(x) = p.instruction(*id) else { continue };
+                let Some(&run) = nodes.run.get(id.index()) else { continue };
                 let place = Place::Instruction(id.index());
-                let f = takes.get(id.index()).and_then(Option::as_ref);
-                let Some(run) = x.run else {
-                    if let Some(w) = f.and_then(|f| f.weight) {
+                // Taken from the program again where there may be something to say.
+                let open = match takings.get(id.index()) {
+                    Some(Taking::Open) => true,
+                    Some(Taking::Fits) => nodes.sm.get(id.index()) != Some(&(s as u32)),
+                    _ => false,
+                };
+                let open = p.instruction(*id).filter(|_| open).map(|x| {
+                    let f = x.op.footprint(OpContext { tokens: u64::from(p.tokens) });
+                    (x, Takes { weight: f.weight, kv: f.kv })
+                });
+                let Some(run) = run else {
+                    if let Some((x, Takes { weight: Some(w), .. })) = open {
                         self.fault(
                             place,
                             format!(
@@ -39,19 +65,22 @@ impl Check<'_> {
                     );
                     continue;
                 };
-                if let Some(first) = user.replace(id.index()) {
+                let first = std::mem::replace(user, id.0);
+                if first != NONE {
                     self.broken(
                         place,
                         format!("{id} consumes {run} of sm {s}, which instr {first} has consumed already; a run has one consumer"),
                     );
                 }
-                if let (Some(f), Some(run)) = (f, sm.stream.get(run.index())) {
-                    self.run_fits(place, x, f, run);
+                if let (Some((x, f)), Some(run)) = (open, sm.stream.get(run.index()))
+                    && let Some(message) = self.misfit(x, &f, run)
+                {
+                    self.fault(place, message);
                 }
             }
             for (r, run) in sm.stream.iter().enumerate() {
                 let place = Place::Run { sm: s, run: r };
-                if users.get(r).is_some_and(Option::is_none) {
+                if users.get(r) == Some(&NONE) {
                     self.broken(
                         place,
                         format!("run {r} of sm {s} has no consumer, so its chunks are never released; give it to an instruction or remove it"),
@@ -62,33 +91,24 @@ impl Check<'_> {
         }
     }
 
-    /// The run is what the op consumes.
-    fn run_fits(&mut self, place: Place, x: &Instruction, f: &Takes, run: &Run) {
+    /// Why the run is not what the op consumes.
+    fn misfit(&self, x: &Instruction, f: &Takes, run: &Run) -> Option<String> {
         let who = || format!("{} ({}) consumes {}", x.id, x.op.name(), run.id);
         match (&run.source, f.weight) {
             (RunSource::Weight { buffer, lo, hi, .. }, Some(w)) => {
                 let shape = self.p.buffer(*buffer).map(|b| b.shape.as_slice());
-                if shape != Some(&w.shape) || *lo != w.lo || *hi != w.hi {
-                    self.fault(
-                        place,
-                        format!(
-                            "{}, rows {lo}..{hi} of {buffer} {:?}, but the op needs rows {}..{} of a matrix {:?}", who(),
-                            shape.unwrap_or(&[]), w.lo, w.hi, w.shape
-                        ),
-                    );
-                }
+                (shape != Some(&w.shape) || *lo != w.lo || *hi != w.hi).then(|| {
+                    format!(
+                        "{}, rows {lo}..{hi} of {buffer} {:?}, but the op needs rows {}..{} of a matrix {:?}", who(),
+                        shape.unwrap_or(&[]), w.lo, w.hi, w.shape
+                    )
+                })
             }
             (RunSource::Weight { .. }, None) => {
-                self.fault(
-                    place,
-                    format!("{}, which streams weights, but the op takes none", who()),
-                );
+                Some(format!("{}, which streams weights, but the op takes none", who()))
             }
             (RunSource::Kv { .. }, Some(_)) => {
-                self.fault(
-                    place,
-                    format!("{}, which streams a cache, but the op takes weights", who()),
-                );
+                Some(format!("{}, which streams a cache, but the op takes weights", who()))
             }
             (RunSource::Kv { buffer, region, .. }, None) => {
                 let declared = f.kv
@@ -97,12 +117,9 @@ impl Check<'_> {
                             && a.region == *region
                             && self.p.buffer(a.buffer).is_some_and(|b| b.kind == BufferKind::Kv)
                     });
-                if !declared {
-                    self.fault(
-                        place,
-                        format!("{}, which streams a cache region that is none of the past rows the op reads", who()),
-                    );
-                }
+                (!declared).then(|| {
+                    format!("{}, which streams a cache region that is none of the past rows the op reads", who())
+                })
             }
         }
     }
