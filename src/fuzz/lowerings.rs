@@ -4,30 +4,44 @@
 use std::sync::OnceLock;
 
 use amk_models::ModelConfig;
+use amk_schedule_ir::op::Activation;
 use amk_schedule_ir::{Bucket, DType, Program, Target};
 
 use super::draw::Draw;
-use crate::lower::{EdgeKind, Edges, Knobs, Mode, Shape, Sizes, Windows, lower};
+use crate::lower::{
+    Caps, EdgeKind, Edges, Factors, Knobs, LayerExtras, Mode, Shape, Sizes, TensorInfo, Windows,
+    lower,
+};
 use crate::vm::rng::Rng;
 
 /// Name that stands for shapes made up at random.
 pub const RANDOM: &str = "random";
 
 macro_rules! shapes {
-    ($($name:literal),*) => {
-        [$(($name, include_str!(concat!("../../tests/shapes/", $name, ".json")))),*]
+    ($($name:literal in $folder:literal as $file:literal),* $(,)?) => {
+        [$(($name, include_str!(concat!("../../tests/", $folder, "/", $file, ".json")))),*]
     };
 }
 
-/// Configs of known models.
-const CONFIGS: [(&str, &str); 7] = shapes![
-    "llama-3.1-70b",
-    "llama-3.1-8b",
-    "llama-3.2-1b",
-    "llama-3.2-3b",
-    "smollm2-1.7b",
-    "smollm2-360m",
-    "tinyllama-1.1b"
+/// Configs of known models, and small ones of families that have more than the plain block.
+const CONFIGS: [(&str, &str); 17] = shapes![
+    "llama-3.1-70b" in "shapes" as "llama-3.1-70b",
+    "llama-3.1-8b" in "shapes" as "llama-3.1-8b",
+    "llama-3.2-1b" in "shapes" as "llama-3.2-1b",
+    "llama-3.2-3b" in "shapes" as "llama-3.2-3b",
+    "smollm2-1.7b" in "shapes" as "smollm2-1.7b",
+    "smollm2-360m" in "shapes" as "smollm2-360m",
+    "tinyllama-1.1b" in "shapes" as "tinyllama-1.1b",
+    "gemma-small" in "shapes" as "gemma-small",
+    "gemma2-small" in "checkpoints/gemma2-bf16" as "config",
+    "gemma3-small" in "checkpoints/gemma3-text-bf16" as "config",
+    "olmo2-small" in "checkpoints/olmo2-f32" as "config",
+    "granite-small" in "checkpoints/granite-tied-bf16" as "config",
+    "mistral-small" in "checkpoints/mistral-swa-bf16" as "config",
+    "phi3-small" in "checkpoints/phi3-swa-bf16" as "config",
+    "qwen2-small" in "checkpoints/qwen2-bf16" as "config",
+    "qwen3-small" in "checkpoints/qwen3-bf16" as "config",
+    "smollm3-small" in "checkpoints/smollm3-nope-bf16" as "config",
 ];
 
 /// Shapes of the known models.
@@ -96,18 +110,19 @@ pub fn lowering(
     want: Want,
     parts: &[Target],
 ) -> Option<(Program, Target)> {
+    let large_enough = |s: &&&Shape| want.least <= s.sizes.hidden.div_ceil(8) as usize * stages(s);
+    let known: Vec<&Shape> = models.known.iter().filter(large_enough).copied().collect();
     for _ in 0..40 {
         // A step of a large model takes the VM seconds: its streams are long.
         let often = if want.least >= 20_000 { 10 } else { 4 };
-        let pick_known = !models.known.is_empty() && (!models.random || rng.chance(1, often));
+        let pick_known = !known.is_empty() && (!models.random || rng.chance(1, often));
         let mut target = parts[rng.below(parts.len())].clone();
         let shape = if pick_known {
-            models.known[rng.below(models.known.len())].clone()
+            known[rng.below(known.len())].clone()
         } else {
             random_shape(rng, want, &target)
         };
-        // Stages a layer has, about: their instructions are one per SM.
-        let stages = 4 * shape.sizes.layers as usize + 2;
+        let stages = stages(&shape);
         let fewest = (want.least.div_ceil(stages)).max(1) as u32;
         let most = ((want.most / stages).max(1) as u32).min(target.sm_count);
         if fewest > most {
@@ -126,6 +141,11 @@ pub fn lowering(
         }
     }
     None
+}
+
+/// Stages of a step, about: their instructions are one per SM.
+fn stages(shape: &Shape) -> usize {
+    4 * shape.sizes.layers as usize + 2
 }
 
 fn random_shape(rng: &mut Rng, want: Want, target: &Target) -> Shape {
@@ -159,7 +179,48 @@ fn random_shape(rng: &mut Rng, want: Want, target: &Target) -> Shape {
     shape.layers[0].key.dtype = rng.pick(&dtypes);
     let dtype = rng.pick(&dtypes);
     shape.layers[0].input_norm.iter_mut().for_each(|t| t.dtype = dtype);
+    if rng.chance(1, 2) {
+        family(rng, &mut shape);
+    }
     shape
+}
+
+/// What the families have beside the plain block, mixed as no model mixes it.
+fn family(rng: &mut Rng, shape: &mut Shape) {
+    let dtype = rng.pick(&[DType::Bf16, DType::F16, DType::F32]);
+    shape.one_plus = rng.chance(1, 3);
+    shape.activation = rng.pick(&[Activation::Silu, Activation::Gelu, Activation::GeluTanh]);
+    let mut some = |x: f32| rng.chance(1, 3).then_some(x);
+    shape.caps = Caps { scores: some(50.0), logits: some(30.0) };
+    shape.factors = Factors { embedding: some(12.0), residual: some(0.22), logits: some(0.125) };
+    if rng.chance(1, 4) {
+        shape.rotary = Some(2 * rng.range(1, shape.sizes.head_dim / 2));
+    }
+    let [no_input_norms, output_norms, head_norms, wide] = [6, 2, 3, 2].map(|of| rng.chance(1, of));
+    let [qkv_bias, other_bias] = [5, 6].map(|of| rng.chance(1, of));
+    let (window, every) = (rng.range(1, 100), rng.range(1, 4));
+    let [windows, local_rope, unrotated] = [2, 3, 5].map(|of| rng.chance(1, of));
+    for (l, layer) in shape.layers.iter_mut().enumerate() {
+        let at = |part: &str| TensorInfo { name: format!("model.layers.{l}.{part}"), dtype };
+        // Every so many layers one sees all positions.
+        let far = (l as u64 + 1).is_multiple_of(every);
+        if no_input_norms {
+            (layer.input_norm, layer.post_norm) = (None, None);
+        }
+        layer.extra = LayerExtras {
+            qkv_bias: qkv_bias.then(|| ["q.bias", "k.bias", "v.bias"].map(at)),
+            output_bias: other_bias.then(|| at("o.bias")),
+            gate_up_bias: other_bias.then(|| ["gate.bias", "up.bias"].map(at)),
+            down_bias: other_bias.then(|| at("down.bias")),
+            head_norms: head_norms.then(|| ["q_norm.weight", "k_norm.weight"].map(at)),
+            wide_norm: head_norms && wide,
+            output_norm: output_norms.then(|| at("output_norm.weight")),
+            down_norm: output_norms.then(|| at("down_norm.weight")),
+            local_rope: local_rope && !far,
+            unrotated: unrotated && far,
+            window: (windows && !far).then_some(window),
+        };
+    }
 }
 
 fn knobs(rng: &mut Rng, shape: &Shape) -> Knobs {
@@ -190,6 +251,26 @@ fn knobs(rng: &mut Rng, shape: &Shape) -> Knobs {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Of small lowerings some have each of the ops and features that not every family has.
+    #[test]
+    fn lowerings_have_what_the_families_have() {
+        let parts: Vec<Target> =
+            crate::target::records().iter().map(|r| r.target.clone()).collect();
+        let (mut rng, models) = (Rng::new(5, 1), Models::default());
+        let mut texts = String::new();
+        for _ in 0..80 {
+            let want = Want { least: 1, most: 480 };
+            let (p, target) = lowering(&mut rng, &models, want, &parts).unwrap();
+            assert!(amk_validator::check(&p, &target).ok);
+            texts += &amk_schedule_ir::text::print(&p);
+        }
+        for part in
+            ["norm_residual", "gelu_tanh", "wide_norm", " cap=", "window=", "unrotated", "rotary="]
+        {
+            assert!(texts.contains(part), "no lowering has {part}");
+        }
+    }
 
     #[test]
     fn every_config_is_a_shape_with_its_name() {
