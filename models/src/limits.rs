@@ -16,7 +16,11 @@ pub const MAX_HEADER_BYTES: u64 = 100_000_000;
 pub const MAX_DIMENSION: u64 = 1 << 31;
 /// Most decoder layers a config may ask for.
 pub const MAX_LAYERS: usize = 1 << 12;
-/// Steps a chat template may take before it is stopped.
+/// Steps a chat template may take before it is stopped; what it makes counts by its size.
+pub const MAX_TEMPLATE_STEPS: u64 = 20_000_000;
+/// Calls within calls of a chat template before it is stopped, and levels of a value that it writes.
 pub const MAX_TEMPLATE_RECURSION: usize = 200;
 /// Greatest indent a chat template may ask JSON to be written with.
 pub const MAX_TEMPLATE_INDENT: usize = 64;
+/// Greatest width a chat template may fill a text up to.
+pub const MAX_TEMPLATE_WIDTH: usize = 1 << 12;

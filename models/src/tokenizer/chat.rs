@@ -1,10 +1,10 @@
 //! Chat templates: Jinja as HuggingFace's `apply_chat_template` sets it up, run by `minijinja`.
 
-use super::{TokenizerError, python, strftime};
+use super::{TokenizerError, blocks, methods, python, strftime};
 use crate::limits;
 use minijinja::syntax::SyntaxConfig;
 pub use minijinja::value::Value as TemplateValue;
-use minijinja::value::Value;
+use minijinja::value::{Rest, Value};
 use minijinja::{Environment, Error, ErrorKind};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -93,14 +93,24 @@ impl ChatTemplate {
         env.set_syntax(syntax.map_err(|e| TokenizerError::Template(chain(&e)))?);
         env.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
         env.set_recursion_limit(limits::MAX_TEMPLATE_RECURSION);
-        env.set_unknown_method_callback(python::method);
+        env.set_fuel(Some(limits::MAX_TEMPLATE_STEPS));
+        env.set_unknown_method_callback(methods::method);
         env.add_function("raise_exception", |message: String| -> Result<Value, Error> {
             Err(Error::new(ErrorKind::InvalidOperation, format!("{RAISED}{message}")))
         });
         env.add_function("strftime_now", move |format: String| strftime::format(now, &format));
+        env.add_function("joiner", minijinja_contrib::globals::joiner);
+        env.add_function("cycler", |items: Rest<Value>| {
+            minijinja_contrib::globals::cycler(items.0)
+        });
         env.add_filter("tojson", python::tojson);
+        env.add_filter("default", python::default);
+        env.add_filter("d", python::default);
+        env.add_filter("striptags", minijinja_contrib::filters::striptags);
+        env.add_test("iterable", python::is_iterable);
+        env.add_test("sequence", python::is_sequence);
         env.set_formatter(python::print);
-        let source = generation_blocks(&self.source);
+        let source = blocks::prepare(&self.source)?;
         env.add_template("chat", &source).map_err(|e| TokenizerError::Template(chain(&e)))?;
         let template = env.get_template("chat").map_err(|e| TokenizerError::Template(chain(&e)))?;
 
@@ -134,26 +144,6 @@ fn chain(error: &Error) -> String {
         source = cause.source();
     }
     text
-}
-
-/// `{% generation %}` and `{% endgeneration %}` become a block that is always taken, dashes kept.
-fn generation_blocks(source: &str) -> String {
-    let mut out = String::with_capacity(source.len());
-    let mut rest = source;
-    while let Some(start) = rest.find("{%") {
-        let (before, tag) = rest.split_at(start);
-        out.push_str(before);
-        let Some(end) = tag.find("%}").map(|e| e + 2) else { break };
-        let (tag, after) = tag.split_at(end);
-        match tag[2..tag.len() - 2].trim_matches('-').trim() {
-            "generation" => out.push_str(&tag.replacen("generation", "if true", 1)),
-            "endgeneration" => out.push_str(&tag.replacen("endgeneration", "endif", 1)),
-            _ => out.push_str(tag),
-        }
-        rest = after;
-    }
-    out.push_str(rest);
-    out
 }
 
 #[cfg(test)]

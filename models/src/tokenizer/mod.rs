@@ -3,9 +3,12 @@
 //! The vocabulary and its rules are the checkpoint's `tokenizer.json`, run by the `tokenizers` crate; special tokens
 //! and the chat template come from `tokenizer_config.json` (and `special_tokens_map.json`, `chat_template.jinja`).
 //! `stream.rs` turns a stream of ids into text without splitting a character, `stop.rs` ends it at a stop string;
-//! `chat.rs` renders chat templates, `python.rs` writes values as Python does, `strftime.rs` is the clock they may ask for.
+//! `chat.rs` renders chat templates: `blocks.rs` looks through their source, `python.rs` writes values as Python does,
+//! `methods.rs` has Python's methods, `strftime.rs` is the clock they may ask for.
 
+mod blocks;
 mod chat;
+mod methods;
 mod python;
 mod stop;
 mod stream;

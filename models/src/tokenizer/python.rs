@@ -1,7 +1,7 @@
 //! Values as Python writes them: `json.dumps`, and `str`.
 
 use crate::limits;
-use minijinja::value::{Kwargs, Value, ValueKind};
+use minijinja::value::{Kwargs, Rest, Value, ValueKind};
 use minijinja::{Error, ErrorKind, Output, State};
 use std::fmt::Write as _;
 
@@ -17,41 +17,80 @@ pub(super) fn print(out: &mut Output, _: &mut State, value: &Value) -> Result<()
     out.write_str(&text).map_err(Error::from)
 }
 
-/// Python's methods of strings, lists and dictionaries.
-pub(super) fn method(
-    state: &mut State,
-    value: &Value,
+/// `default(other, boolean)`: the value, or the other one where it is undefined, or with `boolean` where it is nothing.
+pub(super) fn default(value: &Value, places: Rest<Value>, names: Kwargs) -> Result<Value, Error> {
+    at_most(&places, 2)?;
+    let other = either(&places, 0, &names, "default_value")?.unwrap_or_else(|| Value::from(""));
+    let boolean = either(&places, 1, &names, "boolean")?.is_some_and(|b| b.is_true());
+    names.assert_all_used()?;
+    let absent = value.is_undefined() || (boolean && !value.is_true());
+    Ok(if absent { other } else { value.clone() })
+}
+
+fn at_most(places: &[Value], most: usize) -> Result<(), Error> {
+    match places.len() > most {
+        true => Err(Error::from(ErrorKind::TooManyArguments)),
+        false => Ok(()),
+    }
+}
+
+/// An argument by place or name.
+fn either(
+    places: &[Value],
+    place: usize,
+    names: &Kwargs,
     name: &str,
-    args: &[Value],
-) -> Result<Value, Error> {
-    match (name, value.as_str(), args) {
-        // The library begins words at spaces alone.
-        ("title", Some(text), []) => Ok(Value::from(title(text))),
-        _ => minijinja_contrib::pycompat::unknown_method_callback(state, value, name, args),
+) -> Result<Option<Value>, Error> {
+    match places.get(place) {
+        Some(value) => Ok(Some(value.clone())),
+        None if names.has(name) => names.get(name).map(Some),
+        None => Ok(None),
     }
 }
 
-/// `str.title`: a letter after anything that is none is a capital, all others are small.
-fn title(text: &str) -> String {
-    let mut inside = false;
-    let mut out = String::with_capacity(text.len());
-    for c in text.chars() {
-        match inside {
-            true => out.extend(c.to_lowercase()),
-            false => out.extend(c.to_uppercase()),
-        }
-        inside = c.is_alphabetic();
-    }
-    out
+/// `is iterable`: what `iter` takes, which none is not.
+pub(super) fn is_iterable(value: &Value) -> bool {
+    use ValueKind::{Iterable, Map, Seq, String, Undefined};
+    matches!(value.kind(), Iterable | Map | Seq | String | Undefined)
 }
 
-/// `repr(value)`. Tuples are not told from lists.
+/// `is sequence`: what has a length and items, which texts and dictionaries have too.
+pub(super) fn is_sequence(value: &Value) -> bool {
+    use ValueKind::{Map, Seq, String, Undefined};
+    matches!(value.kind(), Map | Seq | String | Undefined)
+}
+
+/// A number as `repr` and `json.dumps` write it; what is no number in their own words.
+fn number(value: &Value, words: [&str; 3], out: &mut String) {
+    let float = (!value.is_integer()).then(|| f64::try_from(value.clone()).ok()).flatten();
+    let text = match float {
+        None => value.to_string(),
+        Some(x) if x.is_nan() => words[0].to_string(),
+        Some(x) if x.is_infinite() => words[if x > 0.0 { 1 } else { 2 }].to_string(),
+        Some(x) => float_text(x),
+    };
+    out.push_str(&text);
+}
+
+/// The shortest digits that give the number back, with an exponent below 1e-4 and from 1e16.
+fn float_text(x: f64) -> String {
+    let text = format!("{x:e}");
+    let (digits, exponent) = text.split_once('e').unwrap_or((&text, "0"));
+    match exponent.parse::<i32>().unwrap_or(0) {
+        n if (-4..16).contains(&n) => format!("{x:?}"),
+        n => format!("{digits}e{}{:02}", if n < 0 { '-' } else { '+' }, n.abs()),
+    }
+}
+
+/// `repr(value)`.
 fn repr(value: &Value, depth: usize, out: &mut String) -> Result<(), Error> {
     if depth > limits::MAX_TEMPLATE_RECURSION {
         return Err(Error::new(ErrorKind::InvalidOperation, "the value is nested too deeply"));
     }
     match value.kind() {
-        ValueKind::Undefined | ValueKind::None => out.push_str("None"),
+        ValueKind::Undefined => out.push_str("Undefined"),
+        ValueKind::None => out.push_str("None"),
+        ValueKind::Number => number(value, ["nan", "inf", "-inf"], out),
         ValueKind::Bool => out.push_str(if value.is_true() { "True" } else { "False" }),
         ValueKind::String => quote(value.as_str().unwrap_or_default(), out),
         ValueKind::Map => {
@@ -65,12 +104,14 @@ fn repr(value: &Value, depth: usize, out: &mut String) -> Result<(), Error> {
             out.push('}');
         }
         ValueKind::Seq | ValueKind::Iterable => {
-            out.push('[');
+            let (open, close) = if value.is_tuple() { ('(', ')') } else { ('[', ']') };
+            out.push(open);
             for (i, item) in value.try_iter()?.enumerate() {
                 out.push_str(if i > 0 { ", " } else { "" });
                 repr(&item, depth + 1, out)?;
             }
-            out.push(']');
+            out.push_str(if value.is_tuple() && value.len() == Some(1) { "," } else { "" });
+            out.push(close);
         }
         _ => {
             let _ = write!(out, "{value}");
@@ -93,8 +134,12 @@ fn quote(text: &str, out: &mut String) {
                 out.push('\\');
                 out.push(c);
             }
-            c if c.is_control() => {
-                let _ = write!(out, "\\x{:02x}", c as u32);
+            c if is_hidden(c) => {
+                let _ = match c as u32 {
+                    n @ 0..=0xff => write!(out, "\\x{n:02x}"),
+                    n @ 0..=0xffff => write!(out, "\\u{n:04x}"),
+                    n => write!(out, "\\U{n:08x}"),
+                };
             }
             c => out.push(c),
         }
@@ -102,35 +147,69 @@ fn quote(text: &str, out: &mut String) {
     out.push(mark);
 }
 
-/// `json.dumps(value, ensure_ascii=False, indent=…, separators=…, sort_keys=…)`.
-pub(super) fn tojson(value: &Value, options: Kwargs) -> Result<String, Error> {
-    let indent: Option<usize> = options.get("indent")?;
-    let ensure_ascii: Option<bool> = options.get("ensure_ascii")?;
-    let sort_keys: Option<bool> = options.get("sort_keys")?;
-    let separators: Option<Vec<String>> = options.get("separators")?;
-    options.assert_all_used()?;
-    if indent.is_some_and(|n| n > limits::MAX_TEMPLATE_INDENT) {
-        let text = format!("tojson: an indent of at most {}", limits::MAX_TEMPLATE_INDENT);
-        return Err(Error::new(ErrorKind::InvalidOperation, text));
-    }
-    let (item, key) = match separators.as_deref() {
+/// What `repr` does not print as it is: controls, marks of direction and width, spaces other than the common one,
+/// and private characters.
+fn is_hidden(c: char) -> bool {
+    c.is_control()
+        || (c.is_whitespace() && c != ' ')
+        || matches!(c, '\u{ad}' | '\u{600}'..='\u{605}' | '\u{61c}' | '\u{6dd}' | '\u{70f}' | '\u{180e}'
+            | '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}'
+            | '\u{fff9}'..='\u{fffb}' | '\u{e000}'..='\u{f8ff}' | '\u{e0001}'..='\u{e007f}' | '\u{f0000}'..)
+}
+
+/// `json.dumps(value, ensure_ascii=False, indent=…, separators=…, sort_keys=…)`, its options by place or name as
+/// transformers' filter takes them.
+pub(super) fn tojson(value: &Value, places: Rest<Value>, names: Kwargs) -> Result<String, Error> {
+    at_most(&places, 4)?;
+    let option = |place: usize, name: &str| {
+        either(&places, place, &names, name).map(|v| v.filter(|v| !v.is_none()))
+    };
+    let ensure_ascii = option(0, "ensure_ascii")?.is_some_and(|v| v.is_true());
+    let indent = option(1, "indent")?;
+    let separators = option(2, "separators")?;
+    let sort = option(3, "sort_keys")?.is_some_and(|v| v.is_true());
+    names.assert_all_used()?;
+    let indent = match indent {
+        None => None,
+        Some(v) if v.as_str().is_some_and(|s| s.len() <= limits::MAX_TEMPLATE_INDENT) => {
+            v.as_str().map(str::to_string)
+        }
+        Some(v) => match usize::try_from(v) {
+            Ok(n) if n <= limits::MAX_TEMPLATE_INDENT => Some(" ".repeat(n)),
+            _ => {
+                let text = format!("tojson: an indent of at most {}", limits::MAX_TEMPLATE_INDENT);
+                return Err(Error::new(ErrorKind::InvalidOperation, text));
+            }
+        },
+    };
+    let pair =
+        separators.map(|v| v.try_iter().map(|i| i.map(|s| s.to_string()).collect::<Vec<_>>()));
+    let (item, key) = match pair.transpose()?.as_deref() {
         Some([item, key]) => (item.clone(), key.clone()),
         _ => (if indent.is_some() { "," } else { ", " }.to_string(), ": ".to_string()),
     };
-    let writer = Json {
-        indent,
-        ensure_ascii: ensure_ascii.unwrap_or(false),
-        sort: sort_keys.unwrap_or(false),
-        item,
-        key,
-    };
+    let writer = Json { indent, ensure_ascii, sort, item, key };
     let mut out = String::new();
     writer.write(value, 0, &mut out)?;
     Ok(out)
 }
 
+/// A key of an object: texts as they are, everything else as its value would be written.
+fn key_text(key: &Value) -> String {
+    match key.kind() {
+        ValueKind::None => "null".to_string(),
+        ValueKind::Number => {
+            let mut out = String::new();
+            number(key, ["NaN", "Infinity", "-Infinity"], &mut out);
+            out
+        }
+        _ => key.to_string(),
+    }
+}
+
 struct Json {
-    indent: Option<usize>,
+    /// One level of it.
+    indent: Option<String>,
     ensure_ascii: bool,
     sort: bool,
     item: String,
@@ -146,11 +225,9 @@ impl Json {
             ));
         }
         match value.kind() {
-            ValueKind::Undefined | ValueKind::None => out.push_str("null"),
+            ValueKind::None => out.push_str("null"),
             ValueKind::Bool => out.push_str(if value.is_true() { "true" } else { "false" }),
-            ValueKind::Number => {
-                let _ = write!(out, "{value}");
-            }
+            ValueKind::Number => number(value, ["NaN", "Infinity", "-Infinity"], out),
             ValueKind::String => self.string(value.as_str().unwrap_or_default(), out),
             ValueKind::Map => {
                 let mut keys: Vec<Value> = value.try_iter()?.collect();
@@ -160,7 +237,7 @@ impl Json {
                 out.push('{');
                 for (i, key) in keys.iter().enumerate() {
                     self.between(i, depth + 1, out);
-                    self.string(&key.to_string(), out);
+                    self.string(&key_text(key), out);
                     out.push_str(&self.key);
                     self.write(&value.get_item(key)?, depth + 1, out)?;
                 }
@@ -190,16 +267,16 @@ impl Json {
         if index > 0 {
             out.push_str(&self.item);
         }
-        if let Some(n) = self.indent {
+        if let Some(level) = &self.indent {
             out.push('\n');
-            out.extend(std::iter::repeat_n(' ', n * depth));
+            out.extend(std::iter::repeat_n(level.as_str(), depth));
         }
     }
 
     fn close(&self, items: usize, depth: usize, bracket: char, out: &mut String) {
-        if let (Some(n), true) = (self.indent, items > 0) {
+        if let (Some(level), true) = (&self.indent, items > 0) {
             out.push('\n');
-            out.extend(std::iter::repeat_n(' ', n * depth));
+            out.extend(std::iter::repeat_n(level.as_str(), depth));
         }
         out.push(bracket);
     }

@@ -26,7 +26,13 @@ pub fn format(seconds: i64, format: &str) -> String {
     let (year, month, day) = civil(days);
     let of_day = seconds.rem_euclid(86_400);
     let (hour, minute, second) = (of_day / 3600, of_day / 60 % 60, of_day % 60);
-    let weekday = DAYS[(days + 4).rem_euclid(7) as usize];
+    let week_day = (days + 4).rem_euclid(7);
+    let weekday = DAYS[week_day as usize];
+    let year_day = days - days_from_civil(year, 1, 1);
+    // The week of ISO 8601 is that of its Thursday.
+    let thursday = days + 3 - (week_day + 6) % 7;
+    let iso_year = civil(thursday).0;
+    let iso_week = (thursday - days_from_civil(iso_year, 1, 1)) / 7 + 1;
     let month_name = MONTHS[(month - 1) as usize];
     let hour12 = (hour + 11) % 12 + 1;
     let mut out = String::new();
@@ -53,7 +59,7 @@ pub fn format(seconds: i64, format: &str) -> String {
             Some('I') => number(hour12, 2),
             Some('M') => number(minute, 2),
             Some('S') => number(second, 2),
-            Some('j') => number(days - days_from_civil(year, 1, 1) + 1, 3),
+            Some('j') => number(year_day + 1, 3),
             Some('s') => number(seconds, 1),
             Some('B') => out.push_str(month_name),
             Some('b' | 'h') => out.push_str(&month_name[..3]),
@@ -61,7 +67,8 @@ pub fn format(seconds: i64, format: &str) -> String {
             Some('a') => out.push_str(&weekday[..3]),
             Some('p') => out.push_str(if hour < 12 { "AM" } else { "PM" }),
             Some('e') => {
-                let _ = write!(out, "{day:2}");
+                let width = if plain { 0 } else { 2 };
+                let _ = write!(out, "{day:width$}");
             }
             Some('F') => {
                 let _ = write!(out, "{year:04}-{month:02}-{day:02}");
@@ -69,8 +76,43 @@ pub fn format(seconds: i64, format: &str) -> String {
             Some('T') => {
                 let _ = write!(out, "{hour:02}:{minute:02}:{second:02}");
             }
-            Some('Z') => out.push_str("UTC"),
-            Some('z') => out.push_str("+0000"),
+            // The clock that templates are given knows no zone, and Python then prints none.
+            Some('Z' | 'z') => {}
+            Some('C') => number(year.div_euclid(100), 2),
+            Some('f') => number(0, 6),
+            Some('w') => number(week_day, 1),
+            Some('u') => number((week_day + 6) % 7 + 1, 1),
+            // Weeks of the year, from its first Sunday and its first Monday.
+            Some('U') => number((year_day + 7 - week_day) / 7, 2),
+            Some('W') => number((year_day + 7 - (week_day + 6) % 7) / 7, 2),
+            Some('G') => number(iso_year, 4),
+            Some('g') => number(iso_year.rem_euclid(100), 2),
+            Some('V') => number(iso_week, 2),
+            Some('k') => {
+                let _ = write!(out, "{hour:2}");
+            }
+            Some('l') => {
+                let _ = write!(out, "{hour12:2}");
+            }
+            Some('P') => out.push_str(if hour < 12 { "am" } else { "pm" }),
+            Some('D' | 'x') => {
+                let _ = write!(out, "{month:02}/{day:02}/{:02}", year.rem_euclid(100));
+            }
+            Some('R') => {
+                let _ = write!(out, "{hour:02}:{minute:02}");
+            }
+            Some('X') => {
+                let _ = write!(out, "{hour:02}:{minute:02}:{second:02}");
+            }
+            Some('r') => {
+                let half = if hour < 12 { "AM" } else { "PM" };
+                let _ = write!(out, "{hour12:02}:{minute:02}:{second:02} {half}");
+            }
+            Some('c') => {
+                let (a, b) = (&weekday[..3], &month_name[..3]);
+                let _ = write!(out, "{a} {b} {day:2} {hour:02}:{minute:02}:{second:02} {year:04}");
+            }
+            Some('t') => out.push('\t'),
             Some('%') => out.push('%'),
             Some('n') => out.push('\n'),
             Some(other) => {
@@ -116,6 +158,40 @@ mod tests {
         assert_eq!(format(1_735_689_599, "%d %b %Y, %I:%M %p"), "31 Dec 2024, 11:59 PM");
         assert_eq!(format(-1, "%F %T"), "1969-12-31 23:59:59");
         assert_eq!(format(1_709_164_800, "%-d/%-m/%y%% %Q %"), "29/2/24% %Q %");
+    }
+
+    /// As Python prints them.
+    #[test]
+    fn less_common_directives() {
+        let all = "%C %f %w %u %U %W %G %g %V %k %l %P %D %x %R %X %r %c[%Z%z]";
+        for (seconds, expected) in [
+            (
+                1000000000,
+                "20 000000 0 7 36 36 2001 01 36  1  1 am 09/09/01 09/09/01 01:46 01:46:40 01:46:40 AM Sun Sep  9 01:46:40 2001[]",
+            ),
+            (
+                1735689599,
+                "20 000000 2 2 52 53 2025 25 01 23 11 pm 12/31/24 12/31/24 23:59 23:59:59 11:59:59 PM Tue Dec 31 23:59:59 2024[]",
+            ),
+            (
+                1104541200,
+                "20 000000 6 6 00 00 2004 04 53  1  1 am 01/01/05 01/01/05 01:00 01:00:00 01:00:00 AM Sat Jan  1 01:00:00 2005[]",
+            ),
+            (
+                951782400,
+                "20 000000 2 2 09 09 2000 00 09  0 12 am 02/29/00 02/29/00 00:00 00:00:00 12:00:00 AM Tue Feb 29 00:00:00 2000[]",
+            ),
+            (
+                1230768000,
+                "20 000000 4 4 00 00 2009 09 01  0 12 am 01/01/09 01/01/09 00:00 00:00:00 12:00:00 AM Thu Jan  1 00:00:00 2009[]",
+            ),
+            (
+                1609459200,
+                "20 000000 5 5 00 00 2020 20 53  0 12 am 01/01/21 01/01/21 00:00 00:00:00 12:00:00 AM Fri Jan  1 00:00:00 2021[]",
+            ),
+        ] {
+            assert_eq!(format(seconds, all), expected);
+        }
     }
 
     #[test]

@@ -293,5 +293,5 @@ fn constructs_are_rendered_as_huggingface_renders_them() {
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
-    assert!(count >= 12);
+    assert!(count >= 25);
 }
