@@ -120,10 +120,16 @@ impl Files {
         Ok(Self { label: folder.display().to_string(), files })
     }
 
-    /// One file, as a folder of its own.
+    /// One file, as a folder of its own; of a GGUF file that is one of several, with the others that are there.
     pub fn single(path: &Path) -> Self {
         let name = path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
-        let files = BTreeMap::from([(name, Place::Path(path.to_path_buf()))]);
+        let mut files = BTreeMap::from([(name.clone(), Place::Path(path.to_path_buf()))]);
+        for part in crate::gguf::split::family(&name) {
+            let path = path.with_file_name(&part);
+            if path.is_file() {
+                files.insert(part, Place::Path(path));
+            }
+        }
         Self { label: path.display().to_string(), files }
     }
 

@@ -164,6 +164,7 @@ fn of_gguf(refusal: &GgufError, file: &str) -> Refusal {
         GgufError::File(_)
         | GgufError::Damaged(_)
         | GgufError::Split { .. }
+        | GgufError::MissingPart { .. }
         | GgufError::Several { .. } => (Subject::File, Some(file)),
     };
     Refusal { subject, name: name.map(str::to_string), message: refusal.to_string() }

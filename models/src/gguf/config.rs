@@ -42,11 +42,8 @@ impl Contents {
         }
     }
 
-    /// The architecture, of a file that is whole.
+    /// The architecture.
     pub fn kind(&self) -> Result<&'static Kind, GgufError> {
-        if let Some(parts) = self.unsigned("split.count").filter(|n| *n > 1) {
-            return Err(GgufError::Split { parts });
-        }
         let name = self.text("general.architecture").unwrap_or("unnamed");
         KINDS.iter().find(|k| k.name == name).ok_or_else(|| GgufError::Architecture {
             found: name.to_string(),

@@ -1,9 +1,10 @@
 //! GGUF files: container (`read.rs`), metadata as the config it was made from (`config.rs`), tokenizer
-//! (`tokenizer.rs`). This module turns tensors back into what the checkpoint had: names, the pairing of rotary
+//! (`tokenizer.rs`), models in several files (`split.rs`). This module turns tensors back into what the checkpoint had: names, the pairing of rotary
 //! components, and numbers; quantised blocks become float32 on loading.
 
 mod config;
 mod read;
+pub(crate) mod split;
 mod tokenizer;
 
 use crate::checkpoint::CheckpointError;
@@ -16,6 +17,7 @@ use candle_core::quantized::{GgmlDType, ggml_file::qtensor_from_ggml};
 use config::Kind;
 use read::{Contents, Entry};
 use serde_json::{Map, Value};
+use split::Part;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -56,13 +58,25 @@ pub enum GgufError {
         /// Its name.
         key: String,
     },
-    /// One of several files.
+    /// One of several files, under a name that does not say so.
     #[error(
-        "the GGUF file is one of {parts} that a model was cut into, which is not supported; join them with gguf-split --merge"
+        "the GGUF file {file} says that it is one of {parts}, and by its name it is one of {named}; give the parts their names back (name-00001-of-{parts:05}.gguf), or join them with gguf-split --merge"
     )]
     Split {
-        /// Files of the model.
+        /// The file.
+        file: String,
+        /// Files of the model, as the file says.
         parts: u64,
+        /// Files of the model, as its name says.
+        named: usize,
+    },
+    /// One of several files is not there.
+    #[error("{folder} has no {part}, one of the parts of the model; download it")]
+    MissingPart {
+        /// The folder.
+        folder: String,
+        /// The file.
+        part: String,
     },
     /// A folder where the file has to be named.
     #[error(
@@ -122,11 +136,11 @@ impl Parts {
 
 /// The GGUF file of a folder without `config.json`.
 pub(crate) fn find(files: &Files) -> Result<Option<String>, GgufError> {
-    let found: Vec<&str> = files.names().filter(|n| n.ends_with(".gguf")).collect();
-    match found[..] {
+    let found = split::models(files.names().filter(|n| n.ends_with(".gguf")));
+    match &found[..] {
         _ if files.has("config.json") => Ok(None),
         [] => Ok(None),
-        [one] => Ok(Some(one.to_string())),
+        [one] => Ok(Some(one.clone())),
         _ => Err(GgufError::Several {
             folder: files.label().to_string(),
             found: found.into_iter().take(4).collect::<Vec<_>>().join(", "),
@@ -170,17 +184,16 @@ fn name_of(gguf: &str) -> Option<String> {
 
 /// Reads a GGUF file.
 pub(crate) fn open(files: &Files, name: &str) -> Result<Parts, GgufError> {
-    let storage = Arc::new(files.map(name)?);
-    let contents = read::read(&storage)?;
+    let (parts, contents) = split::open(files, name)?;
     let kind = contents.kind()?;
     let (object, refused) = config_of(&contents, kind);
     refused.into_iter().next().map_or(Ok(()), Err)?;
     let mut config = ModelConfig::from_object(name, &object)?;
-    let file: Arc<str> = Arc::from(name);
     let mut found = BTreeMap::new();
     for t in &contents.tensors {
+        let Part { storage, name: file } = &parts[t.part];
         if t.name == ROPE_FACTORS {
-            config.rope.scaling = factors(&storage, t, &config)?;
+            config.rope.scaling = factors(storage, t, &config)?;
             continue;
         }
         let name = place_of(t, &found)?;
@@ -189,7 +202,7 @@ pub(crate) fn open(files: &Files, name: &str) -> Result<Parts, GgufError> {
             Some("attn_k") if kind.permuted => Some(config.num_kv_heads),
             _ => None,
         };
-        found.insert(name.clone(), tensor(&storage, t, name, &file, heads)?);
+        found.insert(name.clone(), tensor(storage, t, name, file, heads)?);
     }
     let tokenizer = tokenizer::tokenizer(&contents)?;
     let weights = Weights::assemble(Found::in_file(name, found), &config)?;
@@ -214,10 +227,9 @@ pub(crate) fn survey(files: &Files, name: &str) -> Surveyed {
 }
 
 fn look(files: &Files, name: &str, out: &mut Surveyed) -> Result<(), GgufError> {
-    let storage = Arc::new(files.map(name)?);
-    let contents = read::read(&storage)?;
-    let file: Arc<str> = Arc::from(name);
+    let (parts, contents) = split::open(files, name)?;
     let stored = |t: &Entry, name: String| {
+        let Part { storage, name: file } = &parts[t.part];
         let (storage, range, shape) = (storage.clone(), t.range.clone(), t.shape.clone());
         // Blocks are no elements of any type here.
         let dtype = if t.stored.block > 1 { DType::Other } else { dtype_of(t) };
@@ -247,7 +259,7 @@ fn look(files: &Files, name: &str, out: &mut Surveyed) -> Result<(), GgufError> 
         let refused = refused.into_iter().filter(|r| !matches!(r, WeightsError::BadDType { .. }));
         out.refused.extend(refused.map(GgufError::from));
         let rope = contents.tensors.iter().find(|t| t.name == ROPE_FACTORS);
-        out.refused.extend(rope.and_then(|t| factors(&storage, t, config).err()));
+        out.refused.extend(rope.and_then(|t| factors(&parts[t.part].storage, t, config).err()));
     }
     out.config = config;
     Ok(())

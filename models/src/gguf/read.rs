@@ -45,6 +45,8 @@ pub(super) struct Entry {
     /// Rows first.
     pub shape: Vec<usize>,
     pub stored: Stored,
+    /// Which of the model's files it is in.
+    pub part: usize,
     /// Bytes in the file.
     pub range: std::ops::Range<usize>,
 }
@@ -200,7 +202,7 @@ pub(super) fn read(bytes: &[u8]) -> Result<Contents, GgufError> {
             GgufError::Type { tensor: name.clone(), code, supported: supported_types() }
         })?;
         offsets.push(c.u64()?);
-        tensors.push(Entry { name, shape, stored, range: 0..0 });
+        tensors.push(Entry { name, shape, stored, part: 0, range: 0..0 });
     }
     let alignment = match metadata.get("general.alignment") {
         None => 32,

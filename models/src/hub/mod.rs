@@ -4,6 +4,7 @@
 //! decides: `HF_HOME` or `HF_HUB_CACHE` (cache), `HF_TOKEN` or the token file in `HF_HOME` (access), `HF_ENDPOINT`
 //! (server), `HF_HUB_OFFLINE=1` (answer from the cache alone). A local folder never touches the network.
 
+use crate::gguf::split;
 use hf_hub::api::sync::{Api, ApiBuilder, ApiError, ApiRepo};
 use hf_hub::{Cache, Repo, RepoType};
 use serde::Serialize;
@@ -269,9 +270,8 @@ impl Hub {
         let folder = commit.map(|c| root.join("snapshots").join(c.trim()));
         let entries = folder.and_then(std::fs::read_dir).into_iter().flatten().flatten();
         let names = entries.map(|e| e.file_name().to_string_lossy().into_owned());
-        let mut files: Vec<String> = names.filter(|n| is_gguf(n)).collect();
-        files.sort_unstable();
-        files
+        let files: Vec<String> = names.filter(|n| is_gguf(n)).collect();
+        split::models(files.iter().map(String::as_str))
     }
 
     fn download(&self, repo: &Repo, id: &str, file: Option<&str>) -> Result<PathBuf, HubError> {
@@ -291,9 +291,7 @@ impl Hub {
             model: id.to_string(),
             missing: missing.to_string(),
         };
-        let names = |files: &[&str]| files.iter().map(|f| (*f).to_string()).collect::<Vec<_>>();
-        let mut gguf: Vec<&str> = there.iter().copied().filter(|f| is_gguf(f)).collect();
-        gguf.sort_unstable();
+        let gguf = split::models(there.iter().copied().filter(|f| is_gguf(f)));
         let weights: Vec<&str> = match (there.contains(&SINGLE), there.contains(&INDEX)) {
             (true, _) => vec![SINGLE],
             (false, true) => std::iter::once(INDEX)
@@ -302,15 +300,15 @@ impl Hub {
             (false, false) => Vec::new(),
         };
         let whole = there.contains(&CONFIG) && !weights.is_empty();
-        // A GGUF file holds everything.
+        // A GGUF file, or its parts, hold everything.
         let alone = match (file, gguf.as_slice()) {
-            (Some(file), all) if all.contains(&file) => Some(file),
+            (Some(file), _) if is_gguf(file) && there.contains(&file) => Some(file),
             (Some(file), all) => {
                 return Err(HubError::NoGguf {
                     endpoint: self.endpoint_name(),
                     model: id.to_string(),
                     file: file.to_string(),
-                    files: names(all),
+                    files: all.to_vec(),
                 });
             }
             (None, _) if whole => None,
@@ -318,17 +316,26 @@ impl Hub {
                 return Err(no("model.safetensors and no model.safetensors.index.json"));
             }
             (None, []) => return Err(no(CONFIG)),
-            (None, [one]) => Some(*one),
+            (None, [one]) => Some(one.as_str()),
             (None, many) => {
                 return Err(HubError::ManyGguf {
                     endpoint: self.endpoint_name(),
                     model: id.to_string(),
-                    files: names(many),
+                    files: many.to_vec(),
                 });
             }
         };
+        let parts = alone.map(split::family).unwrap_or_default();
+        if let Some(part) = parts.iter().find(|part| !there.contains(&part.as_str())) {
+            return Err(HubError::NoGguf {
+                endpoint: self.endpoint_name(),
+                model: id.to_string(),
+                file: part.clone(),
+                files: gguf,
+            });
+        }
         let wanted: Vec<&str> = match alone {
-            Some(file) => vec![file],
+            Some(_) => parts.iter().map(String::as_str).collect(),
             None => {
                 let more = OPTIONAL.iter().copied().filter(|f| there.contains(f));
                 std::iter::once(CONFIG).chain(more).chain(weights).collect()

@@ -325,7 +325,10 @@ fn metadata_that_may_change_the_maths_are_refused() {
         let expected = format!("the metadata {key} has a value that is not supported or not known");
         assert!(text.starts_with(&expected), "{text}");
     }
-    refuses(with("split.count", Meta::U32(3)), "one of 3 that a model was cut into");
+    assert_eq!(
+        with("split.count", Meta::U32(3)),
+        "the GGUF file m.gguf says that it is one of 3, and by its name it is one of 1; give the parts their names back (name-00001-of-00003.gguf), or join them with gguf-split --merge"
+    );
     for key in ["llama.rope.freq_base", "llama.attention.layer_norm_rms_epsilon"] {
         let text = says(move |f| f.remove(key));
         assert!(text.starts_with("m.gguf has no \"r"), "{text}");
@@ -359,6 +362,115 @@ fn metadata_that_may_change_the_maths_are_refused() {
     refuses(common::refusal(folder.path()), "has several GGUF files (m.gguf, n.gguf)");
     std::fs::write(folder.path().join("config.json"), common::small_config().to_string()).unwrap();
     refuses(common::refusal(folder.path()), "a GGUF file, which brings a config of its own");
+}
+
+/// Cuts a file as `gguf-split` does: metadata in the first part, tensors in all.
+fn cut(file: &Gguf, parts: usize) -> Vec<Gguf> {
+    let size = file.tensors.len().div_ceil(parts);
+    let mut out: Vec<Gguf> = (0..parts).map(|_| Gguf::new(&[])).collect();
+    out[0].metadata = file.metadata.clone();
+    for (number, part) in out.iter_mut().enumerate() {
+        let short = |n: usize| Meta::Raw(2, u16::try_from(n).unwrap().to_le_bytes().to_vec());
+        part.set("split.no", short(number));
+        part.set("split.count", short(parts));
+        let total = i32::try_from(file.tensors.len()).unwrap();
+        part.set("split.tensors.count", Meta::Raw(5, total.to_le_bytes().to_vec()));
+        for t in file.tensors.iter().skip(number * size).take(size) {
+            let shape: Vec<usize> = t.dimensions.iter().rev().map(|d| *d as usize).collect();
+            part.tensor(&t.name, &shape, t.code, t.bytes.clone());
+        }
+    }
+    out
+}
+
+fn write_parts(folder: &std::path::Path, stem: &str, parts: &[Gguf]) {
+    for (i, part) in parts.iter().enumerate() {
+        let name = format!("{stem}-{:05}-of-{:05}.gguf", i + 1, parts.len());
+        std::fs::write(folder.join(name), part.bytes()).unwrap();
+    }
+}
+
+/// The parts of a model are the model, whether their folder or one of them is named.
+#[test]
+fn a_model_in_parts_is_the_whole_model() {
+    let own = Checkpoint::from_folder(&common::checkpoint("qwen3-bf16")).unwrap();
+    let parts = cut(&convert(&own), 3);
+    assert!(parts.iter().all(|p| p.tensors.len() > 5));
+    let folder = tempfile::tempdir().unwrap();
+    write_parts(folder.path(), "m", &parts);
+    let part = |n: u32| folder.path().join(format!("m-{n:05}-of-00003.gguf"));
+    for path in [folder.path().to_path_buf(), part(1), part(2), part(3)] {
+        let read = Checkpoint::from_folder(&path).unwrap();
+        for (x, y) in own.weights().iter().zip(read.weights().iter()) {
+            assert_eq!((x.name(), x.dtype(), x.bytes()), (y.name(), y.dtype(), y.bytes()));
+        }
+        let golden = Golden::read(&common::golden("qwen3-bf16.json")).unwrap();
+        let mut reference = Reference::new(&read).unwrap();
+        let limits = Limits { prompts: 1, ..Limits::default() };
+        assert!(verify_f32(&golden, &mut reference, limits).unwrap().ok);
+        let files = read.files();
+        assert!(amk_models::Survey::of_files(files).unwrap().refusals.is_empty());
+    }
+    // Another model beside it: which is meant is not guessed.
+    write_parts(folder.path(), "n", &parts);
+    refuses(
+        common::refusal(folder.path()),
+        "has several GGUF files (m-00001-of-00003.gguf, n-00001-of-00003.gguf)",
+    );
+    assert!(Checkpoint::from_folder(&part(2)).is_ok());
+}
+
+#[test]
+fn parts_that_are_not_one_model_are_refused() {
+    let says = |change: &dyn Fn(&mut Vec<Gguf>)| {
+        let mut parts = cut(&small(), 2);
+        change(&mut parts);
+        let folder = tempfile::tempdir().unwrap();
+        write_parts(folder.path(), "m", &parts);
+        common::refusal(folder.path())
+    };
+    let short = |n: u16| Meta::Raw(2, n.to_le_bytes().to_vec());
+    let name = "m-00002-of-00002.gguf";
+    let text = says(&|p| p[1].set("split.no", Meta::U32(0)));
+    assert_eq!(
+        text,
+        format!(
+            "the GGUF file is not usable: {name} does not say that it is part 2 of 2; it belongs to another model, download it again"
+        )
+    );
+    refuses(says(&|p| p[1].set("split.count", short(3))), "is part 2 of 2");
+    refuses(
+        says(&|p| p[0].set("split.count", short(3))),
+        "one of 3, and by its name it is one of 2",
+    );
+    refuses(says(&|p| p[0].remove("split.count")), "says that it is one of 1, and by its name");
+    let again = |p: &mut Vec<Gguf>| {
+        let t = p[0].tensors[0].clone();
+        let shape: Vec<usize> = t.dimensions.iter().rev().map(|d| *d as usize).collect();
+        p[1].tensor(&t.name, &shape, t.code, t.bytes);
+    };
+    refuses(says(&again), "twice");
+    let fewer = |p: &mut Vec<Gguf>| {
+        let wrong = 3i32.to_le_bytes().to_vec();
+        p[0].set("split.tensors.count", Meta::Raw(5, wrong));
+    };
+    refuses(says(&fewer), "its parts have 11 tensors, and the first says 3; download them again");
+    let other = |p: &mut Vec<Gguf>| p[1].set("llama.rope.freq_base", Meta::F32(5.0));
+    refuses(says(&other), &format!("{name} has another llama.rope.freq_base than the first part"));
+    // A part that is not there, the first or another.
+    for missing in [1, 2] {
+        let folder = tempfile::tempdir().unwrap();
+        write_parts(folder.path(), "m", &cut(&small(), 2));
+        let part = format!("m-0000{missing}-of-00002.gguf");
+        std::fs::remove_file(folder.path().join(&part)).unwrap();
+        assert_eq!(
+            common::refusal(folder.path()),
+            format!(
+                "{} has no {part}, one of the parts of the model; download it",
+                folder.path().display()
+            )
+        );
+    }
 }
 
 #[test]

@@ -27,6 +27,8 @@ struct Mood {
     cut: (usize, usize),
     /// Whether parts of files are given as whole files, as servers do that know no ranges.
     whole: bool,
+    /// Where `main` is once its listing was given.
+    moves_to: Option<&'static str>,
 }
 
 impl Server {
@@ -43,7 +45,8 @@ impl Server {
         let requests = Arc::new(Mutex::new(Vec::new()));
         let (log, token) = (requests.clone(), token.map(str::to_string));
         let revisions = vec![("main", COMMIT), ("v1", OLD), ("refs%2Fpr%2F1", OLD)];
-        let mood = Arc::new(Mutex::new(Mood { revisions, cut: (0, 0), whole: false }));
+        let mood =
+            Arc::new(Mutex::new(Mood { revisions, cut: (0, 0), whole: false, moves_to: None }));
         let shared = mood.clone();
         std::thread::spawn(move || {
             for stream in listener.incoming() {
@@ -109,6 +112,9 @@ fn answer(
         let Some((_, commit)) = commit(revision.trim_end_matches('?')) else {
             return reply(&mut stream, "404 Not Found", "", b"");
         };
+        if let Some(moved) = known.moves_to {
+            mood.lock().unwrap().revisions[0].1 = moved;
+        }
         let siblings: Vec<_> = files.keys().map(|f| serde_json::json!({"rfilename": f})).collect();
         let body = serde_json::json!({"sha": commit, "siblings": siblings}).to_string();
         return reply(&mut stream, "200 OK", "Content-Type: application/json\r\n", body.as_bytes());
@@ -319,6 +325,64 @@ fn gguf_files_are_fetched_alone() {
     let c = Checkpoint::from_hub(&online, "owner/tiny", "main").unwrap();
     assert_eq!(c.config(), Checkpoint::from_folder(&both).unwrap().config());
     loads(&online, "owner/tiny:mixed.gguf");
+}
+
+/// A branch that moves on in the middle, and a cache that takes no note of where it stands.
+#[test]
+fn faults_of_the_moment_are_the_environments() {
+    let server = Server::start(&common::checkpoint("llama-odd-f32"), None);
+    let cache = tempfile::tempdir().unwrap();
+    let online = hub(&server.endpoint, cache.path());
+    server.change(|m| m.moves_to = Some(OLD));
+    let error = Checkpoint::from_hub(&online, "owner/tiny", "main").unwrap_err();
+    let expected = format!(
+        "owner/tiny changed on {} while it was being fetched; run the command again",
+        server.endpoint
+    );
+    assert_eq!((error.to_string(), error.is_environment()), (expected, true));
+    // The next run sees the branch where it is.
+    Checkpoint::from_hub(&online, "owner/tiny", "main").unwrap();
+    let refs = cache.path().join("models--owner--tiny/refs");
+    std::fs::remove_dir_all(&refs).unwrap();
+    std::fs::write(&refs, "").unwrap();
+    let error = Checkpoint::from_hub(&online, "owner/tiny", "main").unwrap_err();
+    let text = error.to_string();
+    let start = format!("the hub's cache {} cannot be written: ", cache.path().display());
+    assert!(text.starts_with(&start), "{text}");
+    assert!(text.ends_with("; set HF_HOME to another folder") && error.is_environment(), "{text}");
+}
+
+/// The parts of a GGUF file are fetched together, and one that is missing is named before anything is fetched.
+#[test]
+fn parts_of_gguf_files_are_fetched_together() {
+    let folder = tempfile::tempdir().unwrap();
+    for part in 1..=2 {
+        let name = format!("m-0000{part}-of-00002.gguf");
+        std::fs::write(folder.path().join(name), b"GGUF").unwrap();
+    }
+    let server = Server::start(folder.path(), None);
+    let cache = tempfile::tempdir().unwrap();
+    let online = hub(&server.endpoint, cache.path());
+    for id in ["owner/tiny", "owner/tiny:m-00002-of-00002.gguf"] {
+        let path = online.fetch(id, "main").unwrap();
+        let offline = Hub { offline: true, ..online.clone() };
+        assert_eq!(offline.fetch(id, "main").unwrap(), path);
+        for part in 1..=2 {
+            assert!(path.with_file_name(format!("m-0000{part}-of-00002.gguf")).is_file());
+        }
+    }
+    std::fs::remove_file(folder.path().join("m-00002-of-00002.gguf")).unwrap();
+    let server = Server::start(folder.path(), None);
+    let cache = tempfile::tempdir().unwrap();
+    let error = hub(&server.endpoint, cache.path()).fetch("owner/tiny", "main").unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        format!(
+            "owner/tiny on {} has no m-00002-of-00002.gguf; its GGUF files are: m-00001-of-00002.gguf",
+            server.endpoint
+        )
+    );
+    assert_eq!(server.requests().len(), 1);
 }
 
 /// Case 11: a folder loads whatever the environment says about hubs, and no request is made.
