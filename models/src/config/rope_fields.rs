@@ -390,7 +390,7 @@ impl Block<'_> {
             Some(given) => given,
             None if factor <= 1.0 => 1.0,
             None if original == 1 => {
-                return Err(self.bad("original_max_position_embeddings", "more than 1"));
+                return Err(self.reader.bad("original_max_position_embeddings", "more than 1"));
             }
             None => (1.0 + factor.ln() / (original as f64).ln()).sqrt(),
         };
