@@ -20,6 +20,8 @@ pub const MAX_LAYERS: usize = 1 << 12;
 pub const MAX_TEMPLATE_STEPS: u64 = 20_000_000;
 /// Calls within calls of a chat template before it is stopped, and levels of a value that it writes.
 pub const MAX_TEMPLATE_RECURSION: usize = 200;
+/// Longest text, bytes, that a chat template may have one value written as.
+pub const MAX_TEMPLATE_TEXT: usize = 1 << 24;
 /// Greatest indent a chat template may ask JSON to be written with.
 pub const MAX_TEMPLATE_INDENT: usize = 64;
 /// Greatest width a chat template may fill a text up to.

@@ -82,8 +82,18 @@ fn float_text(x: f64) -> String {
     }
 }
 
+/// An error once the text of one value is longer than any prompt: lists may be repeated without being copied.
+fn bounded(out: &str) -> Result<(), Error> {
+    if out.len() <= limits::MAX_TEMPLATE_TEXT {
+        return Ok(());
+    }
+    let text = format!("a value is longer than {} bytes in writing", limits::MAX_TEMPLATE_TEXT);
+    Err(Error::new(ErrorKind::InvalidOperation, text))
+}
+
 /// `repr(value)`.
 fn repr(value: &Value, depth: usize, out: &mut String) -> Result<(), Error> {
+    bounded(out)?;
     if depth > limits::MAX_TEMPLATE_RECURSION {
         return Err(Error::new(ErrorKind::InvalidOperation, "the value is nested too deeply"));
     }
@@ -218,6 +228,7 @@ struct Json {
 
 impl Json {
     fn write(&self, value: &Value, depth: usize, out: &mut String) -> Result<(), Error> {
+        bounded(out)?;
         if depth > limits::MAX_TEMPLATE_RECURSION {
             return Err(Error::new(
                 ErrorKind::InvalidOperation,

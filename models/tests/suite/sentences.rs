@@ -560,6 +560,9 @@ fn chat_templates() {
         "{{ '%100000000000d' | format(1) }}",
         "{{ '{:>100000000000}'.format(1) }}",
         "{{ '{:>{}}'.format(1, 100000000000) }}",
+        "{{ ['x'] * 100000000000 }}",
+        "{{ (['x'] * 100000000000) | tojson }}",
+        "{{ ('x' * 1000000).splitlines() * 100000000000 }}",
     ] {
         let text = says(hostile);
         assert!(text.starts_with("the chat template failed: "), "{hostile}: {text}");
