@@ -51,8 +51,10 @@ pub(crate) fn models<'a>(names: impl IntoIterator<Item = &'a str>) -> Vec<String
 /// # Errors
 /// A file is damaged, a part is missing, or the parts do not belong together.
 pub(super) fn open(files: &Files, name: &str) -> Result<(Vec<Part>, Contents), GgufError> {
-    let map = |name: &str| -> Result<Part, GgufError> {
-        Ok(Part { name: Arc::from(name), storage: Arc::new(files.map(name)?) })
+    let look = |name: &str| -> Result<(Part, Contents), GgufError> {
+        let storage = Arc::new(files.map(name)?);
+        let contents = read(&storage)?;
+        Ok((Part { name: Arc::from(name), storage }, contents))
     };
     let missing = |name: &str| GgufError::MissingPart {
         folder: files.label().to_string(),
@@ -62,8 +64,7 @@ pub(super) fn open(files: &Files, name: &str) -> Result<(Vec<Part>, Contents), G
     if !files.has(name) && names.len() > 1 {
         return Err(missing(name));
     }
-    let given = map(name)?;
-    let contents = read(&given.storage)?;
+    let (given, contents) = look(name)?;
     let count = contents.unsigned("split.count").unwrap_or(1).max(1);
     if names.len() as u64 != count {
         let file = name.to_string();
@@ -75,32 +76,34 @@ pub(super) fn open(files: &Files, name: &str) -> Result<(Vec<Part>, Contents), G
     if let Some(name) = names.iter().find(|n| !files.has(n)) {
         return Err(missing(name));
     }
-    let mut parts = Vec::new();
-    let mut whole: Option<Contents> = None;
-    for (number, name) in names.iter().enumerate() {
-        let part = map(name)?;
-        let mut contents = read(&part.storage)?;
+    let mut given = Some((given, contents));
+    let mut part = |number: usize| -> Result<(Part, Contents), GgufError> {
+        let (part, mut contents) = match given.take_if(|(part, _)| *part.name == names[number]) {
+            Some(given) => given,
+            None => look(&names[number])?,
+        };
         let said = (contents.unsigned("split.no"), contents.unsigned("split.count"));
         if said != (Some(number as u64), Some(count)) {
             return Err(GgufError::Damaged(format!(
-                "{name} does not say that it is part {} of {count}; it belongs to another model, download it again",
+                "{} does not say that it is part {} of {count}; it belongs to another model, download it again",
+                part.name,
                 number + 1
             )));
         }
         contents.tensors.iter_mut().for_each(|t| t.part = number);
+        Ok((part, contents))
+    };
+    let (first, mut whole) = part(0)?;
+    let mut parts = vec![first];
+    for number in 1..names.len() {
+        let (part, contents) = part(number)?;
+        join(&mut whole, contents, &part.name)?;
         parts.push(part);
-        match &mut whole {
-            None => whole = Some(contents),
-            Some(whole) => join(whole, contents, name)?,
-        }
     }
-    let whole = whole.unwrap_or(contents);
-    let total = whole.unsigned("split.tensors.count");
-    if total.is_some_and(|n| n != whole.tensors.len() as u64) {
+    let tensors = whole.tensors.len();
+    if let Some(said) = whole.unsigned("split.tensors.count").filter(|n| *n != tensors as u64) {
         return Err(GgufError::Damaged(format!(
-            "its parts have {} tensors, and the first says {}; download them again",
-            whole.tensors.len(),
-            total.unwrap_or(0)
+            "its parts have {tensors} tensors, and the first says {said}; download them again"
         )));
     }
     Ok((parts, whole))
