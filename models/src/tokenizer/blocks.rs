@@ -57,21 +57,35 @@ pub(super) fn prepare(source: &str) -> Result<String, TokenizerError> {
     Ok(out)
 }
 
+/// Follows the texts of an expression, character by character.
+#[derive(Default)]
+struct Quotes {
+    open: Option<char>,
+    escaped: bool,
+}
+
+impl Quotes {
+    /// Does the next character belong to a text? Its quotes do.
+    fn hold(&mut self, c: char) -> bool {
+        match (self.open, c) {
+            (Some(_), _) if self.escaped => self.escaped = false,
+            (Some(_), '\\') => self.escaped = true,
+            (Some(open), c) if c == open => self.open = None,
+            (Some(_), _) => {}
+            (None, '"' | '\'') => self.open = Some(c),
+            (None, _) => return false,
+        }
+        true
+    }
+}
+
 /// The byte behind the end of a tag, which is none inside quotes.
 fn end_of(tag: &str, end: &str) -> Option<usize> {
-    let mut quote = None;
-    let mut skip = false;
-    for (at, c) in tag.char_indices().skip(2) {
-        match (quote, c) {
-            _ if skip => skip = false,
-            (Some(_), '\\') => skip = true,
-            (Some(q), c) if c == q => quote = None,
-            (None, '"' | '\'') => quote = Some(c),
-            (None, _) if tag[at..].starts_with(end) => return Some(at + end.len()),
-            _ => {}
-        }
-    }
-    None
+    let mut quotes = Quotes::default();
+    let mut chars = tag.char_indices().skip(2);
+    chars
+        .find(|(at, c)| !quotes.hold(*c) && tag[*at..].starts_with(end))
+        .map(|(at, _)| at + end.len())
 }
 
 /// Refuses `macro f(x, y=x)`: Jinja gives `y` the argument `x`, the template library nothing.
@@ -98,19 +112,18 @@ fn check_macro(tag: &str) -> Result<(), TokenizerError> {
 
 /// Cuts a list of arguments at its own commas, up to its bracket.
 fn parts(text: &str) -> Vec<&str> {
-    let (mut out, mut depth, mut start, mut quote) = (Vec::new(), 0usize, 0, None);
+    let (mut out, mut depth, mut start) = (Vec::new(), 0usize, 0);
+    let mut quotes = Quotes::default();
     for (at, c) in text.char_indices() {
-        match (quote, c) {
-            (Some(q), c) if c == q => quote = None,
-            (Some(_), _) => {}
-            (None, '"' | '\'') => quote = Some(c),
-            (None, ',') if depth == 0 => {
+        match c {
+            c if quotes.hold(c) => {}
+            ',' if depth == 0 => {
                 out.push(&text[start..at]);
                 start = at + 1;
             }
-            (None, '(' | '[' | '{') => depth += 1,
-            (None, ')' | ']' | '}') if depth > 0 => depth -= 1,
-            (None, ')') => {
+            '(' | '[' | '{' => depth += 1,
+            ')' | ']' | '}' if depth > 0 => depth -= 1,
+            ')' => {
                 out.push(&text[start..at]);
                 return out;
             }
@@ -122,15 +135,9 @@ fn parts(text: &str) -> Vec<&str> {
 
 /// The names that an expression reads: no texts, attributes or keys.
 fn identifiers(expression: &str) -> impl Iterator<Item = &str> {
-    let mut quote = None;
-    let plain = expression.split(move |c: char| {
-        match (quote, c) {
-            (Some(q), c) if c == q => quote = None,
-            (None, '"' | '\'') => quote = Some(c),
-            _ => {}
-        }
-        quote.is_some() || !(c.is_alphanumeric() || c == '_' || c == '.')
-    });
+    let mut quotes = Quotes::default();
+    let plain = expression
+        .split(move |c: char| quotes.hold(c) || !(c.is_alphanumeric() || c == '_' || c == '.'));
     plain.map(|word| word.split('.').next().unwrap_or_default()).filter(|word| !word.is_empty())
 }
 
@@ -162,6 +169,7 @@ mod tests {
         for fine in [
             "{% macro a(x, y='x', z=[1, 'x']) %}",
             "{% macro a(x, y=t.x, z={'x': 1}) %}",
+            "{% macro a(x, y='it\\'x', z=1) %}",
             "{% macro a() %}",
             "{% macro a(x=y, y=1) %}",
             "{% macros %}",
