@@ -35,6 +35,7 @@ pub fn format(seconds: i64, format: &str) -> String {
     let iso_week = (thursday - days_from_civil(iso_year, 1, 1)) / 7 + 1;
     let month_name = MONTHS[(month - 1) as usize];
     let hour12 = (hour + 11) % 12 + 1;
+    let half = if hour < 12 { "AM" } else { "PM" };
     let mut out = String::new();
     let mut chars = format.chars();
     while let Some(c) = chars.next() {
@@ -65,7 +66,7 @@ pub fn format(seconds: i64, format: &str) -> String {
             Some('b' | 'h') => out.push_str(&month_name[..3]),
             Some('A') => out.push_str(weekday),
             Some('a') => out.push_str(&weekday[..3]),
-            Some('p') => out.push_str(if hour < 12 { "AM" } else { "PM" }),
+            Some('p') => out.push_str(half),
             Some('e') => {
                 let width = if plain { 0 } else { 2 };
                 let _ = write!(out, "{day:width$}");
@@ -73,7 +74,7 @@ pub fn format(seconds: i64, format: &str) -> String {
             Some('F') => {
                 let _ = write!(out, "{year:04}-{month:02}-{day:02}");
             }
-            Some('T') => {
+            Some('T' | 'X') => {
                 let _ = write!(out, "{hour:02}:{minute:02}:{second:02}");
             }
             // The clock that templates are given knows no zone, and Python then prints none.
@@ -94,18 +95,14 @@ pub fn format(seconds: i64, format: &str) -> String {
             Some('l') => {
                 let _ = write!(out, "{hour12:2}");
             }
-            Some('P') => out.push_str(if hour < 12 { "am" } else { "pm" }),
+            Some('P') => out.push_str(&half.to_lowercase()),
             Some('D' | 'x') => {
                 let _ = write!(out, "{month:02}/{day:02}/{:02}", year.rem_euclid(100));
             }
             Some('R') => {
                 let _ = write!(out, "{hour:02}:{minute:02}");
             }
-            Some('X') => {
-                let _ = write!(out, "{hour:02}:{minute:02}:{second:02}");
-            }
             Some('r') => {
-                let half = if hour < 12 { "AM" } else { "PM" };
                 let _ = write!(out, "{hour12:02}:{minute:02}:{second:02} {half}");
             }
             Some('c') => {
