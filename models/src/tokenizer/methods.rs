@@ -1,7 +1,8 @@
 //! Python's methods of strings, lists and dictionaries, as far as the template library lacks them or has others.
 
+use super::arguments::{Args, invalid};
 use crate::limits;
-use minijinja::value::{Kwargs, Tuple, Value, ValueKind, from_args};
+use minijinja::value::{Tuple, Value, ValueKind, from_args};
 use minijinja::{Error, ErrorKind, State};
 
 /// The result of a method, or the library's where this one is not among them.
@@ -25,54 +26,6 @@ pub(super) fn method(
     }
 }
 
-fn invalid(text: impl Into<String>) -> Error {
-    Error::new(ErrorKind::InvalidOperation, text.into())
-}
-
-/// Arguments by place or name.
-struct Args<'a> {
-    places: &'a [Value],
-    names: Kwargs,
-}
-
-impl<'a> Args<'a> {
-    fn new(args: &'a [Value], most: usize) -> Result<Self, Error> {
-        let (places, names): (&[Value], Kwargs) = from_args(args)?;
-        match places.len() > most {
-            true => Err(Error::from(ErrorKind::TooManyArguments)),
-            false => Ok(Self { places, names }),
-        }
-    }
-
-    /// An argument that is there and not none.
-    fn get(&self, place: usize, name: &str) -> Result<Option<Value>, Error> {
-        let value = match self.places.get(place) {
-            Some(value) => Some(value.clone()),
-            None if name.is_empty() => None,
-            None => self.names.get::<Option<Value>>(name)?,
-        };
-        Ok(value.filter(|v| !v.is_none()))
-    }
-
-    fn number(&self, place: usize, name: &str) -> Result<Option<i64>, Error> {
-        self.get(place, name)?.map(|v| i64::try_from(v).map_err(Error::from)).transpose()
-    }
-
-    fn text(&self, place: usize, name: &str) -> Result<Option<String>, Error> {
-        let value = self.get(place, name)?;
-        let text = value.map(|v| v.as_str().map(str::to_string));
-        text.map(|t| t.ok_or_else(|| invalid("the argument is not a string"))).transpose()
-    }
-
-    fn needed(&self, place: usize) -> Result<String, Error> {
-        self.text(place, "")?.ok_or_else(|| Error::from(ErrorKind::MissingArgument))
-    }
-
-    fn done(self) -> Result<(), Error> {
-        self.names.assert_all_used()
-    }
-}
-
 /// What Python takes for white space.
 fn is_space(c: char) -> bool {
     c.is_whitespace() || ('\u{1c}'..='\u{1f}').contains(&c)
@@ -90,7 +43,8 @@ fn of_string(text: &str, name: &str, args: &[Value]) -> Result<Option<Value>, Er
         "find" | "rfind" | "index" | "rindex" | "count" | "startswith" | "endswith" => 3,
         _ => return Ok(None),
     };
-    let args = Args::new(args, most)?;
+    let (places, names) = from_args(args)?;
+    let args = Args::new(places, names, most)?;
     let out = match name {
         "title" => Value::from(title(text)),
         "swapcase" => Value::from(text.chars().map(swapped).collect::<String>()),
@@ -104,7 +58,7 @@ fn of_string(text: &str, name: &str, args: &[Value]) -> Result<Option<Value>, Er
             })
         }
         "splitlines" => {
-            let keep = args.get(0, "keepends")?.is_some_and(|v| v.is_true());
+            let keep = args.flag(0, "keepends")?;
             lines(text, keep).into_iter().map(Value::from).collect()
         }
         "partition" | "rpartition" => {

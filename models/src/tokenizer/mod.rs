@@ -4,8 +4,9 @@
 //! and the chat template come from `tokenizer_config.json` (and `special_tokens_map.json`, `chat_template.jinja`).
 //! `stream.rs` turns a stream of ids into text without splitting a character, `stop.rs` ends it at a stop string;
 //! `chat.rs` renders chat templates: `blocks.rs` looks through their source, `python.rs` writes values as Python does,
-//! `methods.rs` has Python's methods, `strftime.rs` is the clock they may ask for.
+//! `methods.rs` has Python's methods, `arguments.rs` what is passed to them, `strftime.rs` is the clock they may ask for.
 
+mod arguments;
 mod blocks;
 mod chat;
 mod methods;

@@ -1,8 +1,9 @@
 //! Values as Python writes them: `json.dumps`, and `str`.
 
+use super::arguments::{Args, invalid};
 use crate::limits;
 use minijinja::value::{Kwargs, Rest, Value, ValueKind};
-use minijinja::{Error, ErrorKind, Output, State};
+use minijinja::{Error, Output, State};
 use std::fmt::Write as _;
 
 /// Prints a value as `str` does: texts as they are, lists and dictionaries as `repr` writes them, nothing for what is
@@ -19,33 +20,12 @@ pub(super) fn print(out: &mut Output, _: &mut State, value: &Value) -> Result<()
 
 /// `default(other, boolean)`: the value, or the other one where it is undefined, or with `boolean` where it is nothing.
 pub(super) fn default(value: &Value, places: Rest<Value>, names: Kwargs) -> Result<Value, Error> {
-    at_most(&places, 2)?;
-    let other = either(&places, 0, &names, "default_value")?.unwrap_or_else(|| Value::from(""));
-    let boolean = either(&places, 1, &names, "boolean")?.is_some_and(|b| b.is_true());
-    names.assert_all_used()?;
+    let args = Args::new(&places, names, 2)?;
+    let other = args.given(0, "default_value")?.unwrap_or_else(|| Value::from(""));
+    let boolean = args.flag(1, "boolean")?;
+    args.done()?;
     let absent = value.is_undefined() || (boolean && !value.is_true());
     Ok(if absent { other } else { value.clone() })
-}
-
-fn at_most(places: &[Value], most: usize) -> Result<(), Error> {
-    match places.len() > most {
-        true => Err(Error::from(ErrorKind::TooManyArguments)),
-        false => Ok(()),
-    }
-}
-
-/// An argument by place or name.
-fn either(
-    places: &[Value],
-    place: usize,
-    names: &Kwargs,
-    name: &str,
-) -> Result<Option<Value>, Error> {
-    match places.get(place) {
-        Some(value) => Ok(Some(value.clone())),
-        None if names.has(name) => names.get(name).map(Some),
-        None => Ok(None),
-    }
 }
 
 /// `is iterable`: what `iter` takes, which none is not.
@@ -87,15 +67,14 @@ fn bounded(out: &str) -> Result<(), Error> {
     if out.len() <= limits::MAX_TEMPLATE_TEXT {
         return Ok(());
     }
-    let text = format!("a value is longer than {} bytes in writing", limits::MAX_TEMPLATE_TEXT);
-    Err(Error::new(ErrorKind::InvalidOperation, text))
+    Err(invalid(format!("a value is longer than {} bytes in writing", limits::MAX_TEMPLATE_TEXT)))
 }
 
 /// `repr(value)`.
 fn repr(value: &Value, depth: usize, out: &mut String) -> Result<(), Error> {
     bounded(out)?;
     if depth > limits::MAX_TEMPLATE_RECURSION {
-        return Err(Error::new(ErrorKind::InvalidOperation, "the value is nested too deeply"));
+        return Err(invalid("the value is nested too deeply"));
     }
     match value.kind() {
         ValueKind::Undefined => out.push_str("Undefined"),
@@ -170,15 +149,12 @@ fn is_hidden(c: char) -> bool {
 /// `json.dumps(value, ensure_ascii=False, indent=…, separators=…, sort_keys=…)`, its options by place or name as
 /// transformers' filter takes them.
 pub(super) fn tojson(value: &Value, places: Rest<Value>, names: Kwargs) -> Result<String, Error> {
-    at_most(&places, 4)?;
-    let option = |place: usize, name: &str| {
-        either(&places, place, &names, name).map(|v| v.filter(|v| !v.is_none()))
-    };
-    let ensure_ascii = option(0, "ensure_ascii")?.is_some_and(|v| v.is_true());
-    let indent = option(1, "indent")?;
-    let separators = option(2, "separators")?;
-    let sort = option(3, "sort_keys")?.is_some_and(|v| v.is_true());
-    names.assert_all_used()?;
+    let args = Args::new(&places, names, 4)?;
+    let ensure_ascii = args.flag(0, "ensure_ascii")?;
+    let indent = args.get(1, "indent")?;
+    let separators = args.get(2, "separators")?;
+    let sort = args.flag(3, "sort_keys")?;
+    args.done()?;
     let indent = match indent {
         None => None,
         Some(v) if v.as_str().is_some_and(|s| s.len() <= limits::MAX_TEMPLATE_INDENT) => {
@@ -187,8 +163,8 @@ pub(super) fn tojson(value: &Value, places: Rest<Value>, names: Kwargs) -> Resul
         Some(v) => match usize::try_from(v) {
             Ok(n) if n <= limits::MAX_TEMPLATE_INDENT => Some(" ".repeat(n)),
             _ => {
-                let text = format!("tojson: an indent of at most {}", limits::MAX_TEMPLATE_INDENT);
-                return Err(Error::new(ErrorKind::InvalidOperation, text));
+                let most = limits::MAX_TEMPLATE_INDENT;
+                return Err(invalid(format!("tojson: an indent of at most {most}")));
             }
         },
     };
@@ -230,10 +206,7 @@ impl Json {
     fn write(&self, value: &Value, depth: usize, out: &mut String) -> Result<(), Error> {
         bounded(out)?;
         if depth > limits::MAX_TEMPLATE_RECURSION {
-            return Err(Error::new(
-                ErrorKind::InvalidOperation,
-                "tojson: the value is nested too deeply",
-            ));
+            return Err(invalid("tojson: the value is nested too deeply"));
         }
         match value.kind() {
             ValueKind::None => out.push_str("null"),
@@ -265,10 +238,7 @@ impl Json {
                 self.close(n, depth, ']', out);
             }
             kind => {
-                return Err(Error::new(
-                    ErrorKind::InvalidOperation,
-                    format!("tojson: cannot write a {kind}"),
-                ));
+                return Err(invalid(format!("tojson: cannot write a {kind}")));
             }
         }
         Ok(())
