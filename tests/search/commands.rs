@@ -14,13 +14,17 @@ fn amk(cache: &Path) -> Command {
     command
 }
 
-fn search(folder: &Path, iters: u64, more: &[&str]) -> Command {
+/// A predicted campaign on the embedded model that ends by `until`.
+fn campaign(folder: &Path, until: [&str; 2], more: &[&str]) -> Command {
     let mut command = amk(folder);
-    let iters = iters.to_string();
     command.args(["autoresearch", "--predict", "--target", "h200", "--no-compile", "--json"]);
-    command.args(["--start", "naive", "--seed", "5", "--iters", &iters, "--journal"]);
+    command.args(["--start", "naive", "--seed", "5"]).args(until).arg("--journal");
     command.arg(folder.join("journal.jsonl")).args(more);
     command
+}
+
+fn search(folder: &Path, iters: u64, more: &[&str]) -> Command {
+    campaign(folder, ["--iters", &iters.to_string()], more)
 }
 
 fn text(bytes: &[u8]) -> String {
@@ -94,6 +98,43 @@ fn a_campaign_that_is_killed_again_and_again_loses_and_repeats_nothing() {
             |t: &Trial| (t.candidate.clone(), t.verdict.label(), t.verdict.us(), t.program.clone());
         assert_eq!(of(a), of(b));
     }
+}
+
+/// Three minutes of search, killed at random moments and resumed: what was written down whole stays as it is, and every
+/// invariant of the journal holds at the end.
+#[test]
+fn a_campaign_of_three_minutes_only_ever_adds_to_its_journal() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("journal.jsonl");
+    let mut rng = Rng::new(7);
+    let end = Instant::now() + Duration::from_secs(180);
+    let mut known = Vec::new();
+    let mut kills = 0;
+    while Instant::now() < end {
+        let mut command = campaign(folder.path(), ["--minutes", "3"], &["--resume", "--jobs", "1"]);
+        let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        let life = Duration::from_millis(2_000 + rng.below(23_000));
+        std::thread::sleep(life.min(end.saturating_duration_since(Instant::now())));
+        assert!(child.try_wait().unwrap().is_none(), "it ended before its three minutes");
+        child.kill().unwrap();
+        child.wait().unwrap();
+        kills += 1;
+        let mut found = std::fs::read(&path).unwrap();
+        // The last line may be cut short.
+        found.truncate(found.iter().rposition(|b| *b == b'\n').map_or(0, |at| at + 1));
+        assert!(found.starts_with(&known), "a line was lost or changed by kill {kills}");
+        known = found;
+    }
+    assert!(kills >= 7, "{kills} kills");
+    // A last process that has nothing left to try writes down the end.
+    let last = campaign(folder.path(), ["--iters", "1"], &["--resume"]).output().unwrap();
+    assert!(last.status.success(), "{}", text(&last.stderr));
+    assert!(std::fs::read(&path).unwrap().starts_with(&known));
+    let verified = amk(folder.path()).args(["journal", "verify"]).arg(&path).output().unwrap();
+    assert!(verified.status.success(), "{}", text(&verified.stderr));
+    let found = trials(folder.path());
+    assert!(found.len() > 20, "{} trials", found.len());
+    assert!(found.iter().enumerate().all(|(i, t)| t.index == i as u64));
 }
 
 #[test]
