@@ -46,9 +46,9 @@ pub enum InFlight {
     /// As many as most shapes have registers for.
     #[default]
     Many,
-    /// Where those spill: fewer in attention, and of rows of several tokens.
+    /// Where those spill: fewer when splits are merged, and of rows of several tokens.
     Several,
-    /// Where those spill: the input fragments of wide rows are not kept either.
+    /// Where those spill: fewer in attention, too.
     Some,
     /// Where those spill, too.
     Few,
@@ -99,7 +99,7 @@ pub struct RenderOptions {
     pub backend: Backend,
     pub in_flight: InFlight,
     /// Weight chunks that warps take into registers before they look at their input, at most
-    /// [`RenderOptions::MOST_TAKEN`]; with [`InFlight::Many`] alone.
+    /// [`RenderOptions::MOST_TAKEN`]; with [`InFlight::Some`] and more alone.
     pub taken: u32,
     /// Most registers of a thread; absent: what the part has for the block.
     pub registers: Option<u32>,
@@ -243,20 +243,20 @@ pub(crate) fn render(
     let merges = plan.ops.contains(&"attention_merge");
     let wide_kv = target.sm == "sm_90a" && attention.kv == DType::Bf16;
     let depth = match level {
-        InFlight::Many
+        InFlight::Many | InFlight::Several
             if wide_kv && (merges || program.tokens > 1 || attention.group_max > pass) =>
         {
             (32 / (slice * pass)).clamp(1, 2)
         }
-        InFlight::Many if wide_kv => (32 / (slice * pass)).clamp(1, 4),
-        InFlight::Several | InFlight::Some if wide_kv && slice * pass == 8 => 2,
+        InFlight::Many | InFlight::Several if wide_kv => (32 / (slice * pass)).clamp(1, 4),
+        InFlight::Some if wide_kv && slice * pass == 8 => 2,
         _ => 1,
     };
     // Partial results of one head that a merge fetches at once.
     let merge_batch = match level {
         InFlight::Many => 4,
-        InFlight::Several | InFlight::Some => 2,
-        InFlight::Few | InFlight::One => 1,
+        InFlight::Several => 2,
+        InFlight::Some | InFlight::Few | InFlight::One => 1,
     };
     let taken = if many { options.taken.min(RenderOptions::MOST_TAKEN) } else { 0 };
     // Loads of one lane in flight, of four elements each; input fragments a warp keeps.
@@ -265,7 +265,7 @@ pub(crate) fn render(
     let (norm, plain, rows, held) = match level {
         InFlight::Many if wide => (4, 8, 16, kept),
         InFlight::Several if wide => (4, 8, 8, kept),
-        InFlight::Some if wide => (4, 8, 8, kept.min(8)),
+        InFlight::Some if wide => (4, 8, 8, kept),
         InFlight::Many | InFlight::Several | InFlight::Some | InFlight::Few => (2, 4, 4, kept),
         InFlight::One => (1, 1, 1, 0),
     };

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::events::Event;
 use super::expected::params;
-use super::ptx::{Base, Operand, Reg};
+use super::ptx::{Base, Instr, Operand, Reg};
 use super::rules::Judged;
 use super::value::{Origin, Values};
 use super::{LintFault, Rule};
@@ -27,6 +27,10 @@ impl Judged<'_> {
                     i,
                     "what is read is not read again until it is there",
                 ));
+            }
+            if rule == Rule::PacketLoad && self.spins(i) && !self.left_together(i) {
+                let what = "the lanes of a warp leave the wait one by one, and take turns at every shuffle that follows";
+                faults.push(self.fault(rule, i, what));
             }
             let tagged = matches!(rule, Rule::PacketLoad | Rule::Token);
             if tagged && !instr.writes.iter().all(|r| compared.contains(r)) {
@@ -82,6 +86,21 @@ impl Judged<'_> {
         body.iter().any(|b| {
             let last = &self.kernel.instrs[self.kernel.blocks[*b].end - 1];
             last.part(0) == "bra" && last.guard.is_some_and(|(p, _)| made.contains(&p))
+        })
+    }
+
+    /// Whether the loop around a load ends by a vote of the whole warp.
+    fn left_together(&self, i: usize) -> bool {
+        self.flow.innermost(self.kernel.block_of[i]).any(|body| {
+            let blocks = || body.iter().map(|b| &self.kernel.blocks[*b]);
+            let ends = || blocks().map(|b| &self.kernel.instrs[b.end - 1]);
+            let votes = blocks()
+                .flat_map(|b| &self.kernel.instrs[b.first..b.end])
+                .filter(|instr| instr.opcode == "vote.sync.all.pred");
+            votes.map(|vote| self.made_from(vote.writes.clone(), body)).any(|made| {
+                let by = |instr: &Instr| instr.guard.is_some_and(|(p, _)| made.contains(&p));
+                ends().any(|instr| instr.part(0) == "bra" && by(instr))
+            })
         })
     }
 

@@ -79,7 +79,7 @@ fn check(name: &str, text: &str, raw: bool, faults: &mut Vec<TextFault>) {
                 let first = opcode.split('.').next().unwrap_or_default();
                 // Weak loads of data nobody writes meanwhile, in a form C++ has no name for.
                 let plain =
-                    ["ld.global.nc.", "ld.shared.v4."].iter().any(|p| opcode.starts_with(p));
+                    ["ld.global.nc.", "ld.shared.v2."].iter().any(|p| opcode.starts_with(p));
                 if is_synchronisation(&opcode) || matches!(first, "ld" | "st") && !plain {
                     fault(at, format!("the assembly {opcode}"));
                 }

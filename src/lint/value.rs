@@ -172,10 +172,9 @@ impl Values {
             ("cvt", _) if sources.len() == 1 && !instr.opcode.contains(".f") => get(0),
             ("add", _) => get(0).add(get(1), 1),
             ("sub", _) => get(0).add(get(1), -1),
-            // An `or` with a constant is how the compiler adds to a value with those bits clear.
-            ("or", _) if get(0).constant().is_some() || get(1).constant().is_some() => {
-                get(0).add(get(1), 1)
-            }
+            // An `or` is how the compiler adds to a value with those bits clear: a constant, or a number made from the
+            // thread's own.
+            ("or", _) if addend(get(0)) || addend(get(1)) => get(0).add(get(1), 1),
             ("shl", _) => match get(1).constant() {
                 Some(by @ 0..=62) => get(0).times(1 << by),
                 _ => unknown,
@@ -186,6 +185,11 @@ impl Values {
             _ => unknown,
         }
     }
+}
+
+/// May this side of an `or` be one that is added: a constant, or a number of no known offset?
+fn addend(value: Value) -> bool {
+    value.origin == Origin::Number && (!value.varies || value.offset == 0)
 }
 
 fn product(a: Value, b: Value) -> Option<Value> {

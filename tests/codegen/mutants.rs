@@ -41,6 +41,7 @@ const COMMON: &[Mutant] = mutants! {
         r#"a = p[0]; b = p[1];"#, PacketLoad;
     "the second word's tag not looked at":
         "(valid <= 2 || (u32)(b >> 32) == tag)" => "true", PacketLoad;
+    "lanes that leave a wait one by one": "return __all_sync(~0u, v);" => "return v;", PacketLoad;
     "a plain load of a counter":
         r#"asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");"# => "v = *p;", Place;
     "a volatile load of a counter":

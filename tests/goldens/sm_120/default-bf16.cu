@@ -51,12 +51,12 @@ AMK_FN float amk_rsqrt_approx(float x) {
   return r;
 }
 
-// 16 bytes of shared memory for the lanes that need them, zeros for the others.
+// 8 bytes of shared memory for the lanes that need them, zeros for the others.
 AMK_FN u32 amk_shared_address(const void* p);
-AMK_FN Quad amk_load_shared_if(bool needed, const u8* p) {
-  Quad v;
-  asm volatile("{\n.reg .pred p;\nsetp.ne.u32 p, %5, 0;\nmov.b32 %0, 0;\nmov.b32 %1, 0;\nmov.b32 %2, 0;\nmov.b32 %3, 0;\n@p ld.shared.v4.u32 { %0, %1, %2, %3}, [%4];\n}"
-               : "=&r"(v.x), "=&r"(v.y), "=&r"(v.z), "=&r"(v.w) : "r"(amk_shared_address(p)), "r"((u32)needed));
+AMK_FN Pair amk_load_shared_pair_if(bool needed, const u8* p) {
+  Pair v;
+  asm volatile("{\n.reg .pred p;\nsetp.ne.u32 p, %3, 0;\nmov.b32 %0, 0;\nmov.b32 %1, 0;\n@p ld.shared.v2.u32 { %0, %1}, [%2];\n}"
+               : "=&r"(v.x), "=&r"(v.y) : "r"(amk_shared_address(p)), "r"((u32)needed));
   return v;
 }
 AMK_FN u32 amk_shared_address(const void* p) { return (u32)__cvta_generic_to_shared(p); }
@@ -78,6 +78,7 @@ AMK_FN Pair amk_load_constant2(const void* p) {
 }
 AMK_FN float amk_load_constant_float(const float* p) { return __ldg(p); }
 AMK_FN u16 amk_load_constant_half(const u16* p) { return __ldg(p); }
+AMK_FN bool amk_warp_all(bool v) { return __all_sync(~0u, v); }
 AMK_FN u32 amk_shfl(u32 v, u32 lane) { return __shfl_sync(~0u, v, lane); }
 AMK_FN float amk_shfl_xor(float v, u32 mask) { return __shfl_xor_sync(~0u, v, mask); }
 AMK_FN u64 amk_shfl_xor64(u64 v, u32 mask) { return __shfl_xor_sync(~0u, v, mask); }
@@ -85,8 +86,7 @@ AMK_FN float amk_shfl_down(float v, u32 by) { return __shfl_down_sync(~0u, v, by
 AMK_FN u64 amk_clock() { return clock64(); }
 AMK_FN u64 amk_nanoseconds() { u64 v; asm volatile("mov.u64 %0, %globaltimer;" : "=l"(v)); return v; }
 
-// c[16x8] += a[16x16] b[16x8], bf16 in, float32 out. Rows of `a` are tokens (or their terms), rows
-// 8 to 15 are zero unless a program has more than 8 of them.
+// c[16x8] += a[16x16] b[16x8], bf16 in, float32 out.
 AMK_FN void amk_mma(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
   asm volatile(
       "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 { %0,%1,%2,%3},{ %4,%5,%6,%7},{ %8,%9},{ %0,%1,%2,%3};"
@@ -98,6 +98,7 @@ AMK_FN float bf16_lo(u32 v) { return amk_float(v << 16); }
 AMK_FN float bf16_hi(u32 v) { return amk_float(v & 0xffff0000u); }
 AMK_FN float bf16_round(float v) { return bf16_lo(bf16_pack(v, 0.f)); }
 AMK_FN Quad amk_load_shared(const u8* p) { return *(const Quad*)p; }
+AMK_FN Pair amk_load_shared_pair(const u8* p) { return *(const Pair*)p; }
 // a / b and 1 / sqrt(x) for normal numbers: the hardware's approximation and one Newton step, within
 // an ulp or so, and without the library's out-of-line slow paths.
 AMK_FN float amk_divide(float a, float b) {
@@ -259,6 +260,8 @@ AMK_FN void amk_spin_pause(u32, u32, u32, u32, u32, u32) {}
 // ---- bounded waiting -----------------------------------------------------------------------
 // Every wait ends: when its condition holds, or when the launch has been given up because some wait
 // outlasted the limit. The first to give up reports where; the rest see the word and stop waiting.
+// A warp that waits for packets goes on as a whole (`amk_warp_all`): lanes that left the loop one by one would stay apart
+// behind it, and every shuffle there take a microsecond instead of twenty nanoseconds.
 struct SpinReport { u32 given_up, sm, pc, edge, expected, seen, step, pad; };
 enum Edge : u32 { EDGE_PACKET = 1, EDGE_COUNTER = 2, EDGE_BOUNDARY = 3, EDGE_RING = 4 };
 
@@ -266,12 +269,12 @@ struct Spin {
   u64 start = 0;
   u32 tries = 0;
   AMK_FN Spin() { amk_spin_begin(); }
-  // True when waiting is over for good.
+  // True when waiting is over for good, and from then on.
   AMK_FN bool give_up(const Params& p, u32 sm, u32 pc, u32 step, u32 edge, u32 expected, u32 seen) {
     amk_spin_pause(sm, pc, step, edge, expected, seen);
     if (++tries & 1023) return false;
     SpinReport* report = (SpinReport*)(p.arena + REPORT_AT);
-    if (amk_report_load(&report->given_up)) return true;
+    if (amk_report_load(&report->given_up)) { --tries; return true; }
     if (!p.spin_limit) return false;
     const u64 now = amk_clock();
     if (!start) { start = now; return false; }
@@ -280,6 +283,7 @@ struct Spin {
       report->sm = sm; report->pc = pc; report->edge = edge;
       report->expected = expected; report->seen = seen; report->step = step;
     }
+    --tries;
     return true;
   }
 };
@@ -543,16 +547,20 @@ AMK_FN void counter_signals(Context& cx) {
 }
 // ---- matrix products over the weight stream ----------------------------------------------------
 // Input row K is staged once as bf16 (TERMS terms a token); K block b belongs to warp b % NW, which
-// stages and consumes it, so staging needs no block barrier. Weights are the B operand in packed
-// blocks of 8 rows x 32 K: lane L owns 16 bytes, row L/4, the 8 values from K 8*(L%4) on, and the
-// activation fragment is the same 8 values of the staged row.
+// stages and consumes it, so staging needs no block barrier. Weights are the A operand, a packed block of
+// 8 rows x 32 K at a time: lane L owns 16 bytes, row L/4, the 8 values from K 8*(L%4) on. Their first halves are
+// rows 0 to 7 of the operand, their second halves rows 8 to 15; a token has two columns of the B operand, 2r with the first
+// halves of its 8 values and 2r + 1 with the second, so that elements (row, 2r) and (row + 8, 2r + 1) of the result are
+// its sums and the others mean nothing. Four tokens fill the columns of one product.
 // Input loads in flight per lane: with norm weights beside them, and without.
 constexpr u32 NORM_LOADS = 2, PLAIN_LOADS = 4;
 // The same over the rows of several tokens.
 constexpr u32 ROW_LOADS = TOKENS == 1 ? 1 : 4;
-// Pairs of sums that keep dependent products of a warp apart; packed blocks it multiplies without a branch; tiles whose
+// Products of a packed block and term, four tokens each; fragments of an input K block.
+constexpr u32 FOURS = (TOKENS + 3) / 4, PARTS = FOURS * TERMS;
+// Sums that keep dependent products of a warp apart; packed blocks it multiplies without a branch; tiles whose
 // sums are added up at once, in layers and in the LM head.
-constexpr u32 SETS = 2, MOST_UNROLLED = 8;
+constexpr u32 MOST_SETS = 4, SETS = MOST_SETS / FOURS ? MOST_SETS / FOURS : 1, MOST_UNROLLED = 8;
 constexpr u32 LAYER_GROUP = 16, HEAD_GROUP = 16;
 
 AMK_FN float* partial_sums(const Context& cx) {
@@ -574,9 +582,9 @@ template <u32 WIDTH_, u32 CHUNK_, u32 TOTAL_, u32 LEAST_> struct Geometry {
   static constexpr bool EVEN = TOTAL == K_BLOCKS && TOTAL % CHUNK == 0 && (CHUNK % NW == 0 || CHUNK == TOTAL);
   // Input loads of a lane that stages most, in equal batches.
   static constexpr u32 LOADS = ((K_BLOCKS + NW - 1) / NW + 3) / 4;
-  // Input fragments of a warp that stay in registers from tile to tile; 0: too many, they are read again.
+  // K blocks of a warp whose input fragments stay in registers from tile to tile; 0: too many, they are read again.
   static constexpr u32 EACH = (K_BLOCKS + NW - 1) / NW;
-  static constexpr u32 HELD = EVEN && TOKENS * TERMS <= 8 && EACH <= 16 ? EACH : 0;
+  static constexpr u32 HELD = EVEN && EACH * PARTS <= 16 ? EACH : 0;
   // Chunks that warps take into registers: where a tile has several and a warp's part of one is small.
   static constexpr u32 MOST_TAKEN = 0;
   static constexpr u32 TAKEN = !EVEN || CHUNK == TOTAL || CHUNK % NW != 0 || CHUNK / NW > 4 || TOKENS > 1 || TERMS > 8 ? 0 : LEAST_ < MOST_TAKEN ? LEAST_ : MOST_TAKEN;
@@ -690,7 +698,7 @@ AMK_UNROLL
 AMK_UNROLL
           for (u32 i = 0; i < N; ++i)
             if (wanted(r, i) && !in[r][i].ready(tag, load_left<G>(cx, first + i))) { all = false; seen = in[r][i].seen(); }
-        if (all || spin.give_up(*cx.p, cx.sm, cx.pc, cx.step, EDGE_PACKET, tag, seen)) break;
+        if (S != PACKET || amk_warp_all(all || spin.give_up(*cx.p, cx.sm, cx.pc, cx.step, EDGE_PACKET, tag, seen))) break;
       }
 AMK_UNROLL
       for (u32 r = 0; r < ROWS; ++r)
@@ -754,42 +762,46 @@ AMK_UNROLL
 
 // Sums of a tile while it is being multiplied.
 struct TileSums {
-  float c[4][4] = {};
+  float c[FOURS][SETS][4] = {};
 };
 
-// This lane's part of the staged rows: the row of its A fragment, at K block 0.
+// This lane's part of the staged rows, at K block 0: of the token of its column among four, the half of its 8 values.
 AMK_FN const u8* staged_fragment(const Context& cx) {
-  const u32 row = cx.lane >> 2;
-  return cx.smem + INPUT_AT + (row < TOKENS * TERMS ? row : 0) * INPUT_STRIDE + (cx.lane & 3) * 16;
+  return cx.smem + INPUT_AT + (cx.lane >> 3) * (TERMS * INPUT_STRIDE) + (cx.lane & 3) * 16 + (cx.lane >> 2 & 1) * 8;
 }
-// The A fragment of a K block. Rows past the last staged row hold anything: what they give lands in rows of
-// the result nobody reads.
-AMK_FN Quad load_fragment(const Context& cx, const u8* input) {
-  constexpr u32 ROWS = TOKENS * TERMS;
-  return ROWS < 8 ? amk_load_shared_if(cx.lane < 4 * ROWS, input) : amk_load_shared(input);
+// The B fragments of a K block: zeros in the columns of tokens that there are not.
+struct Fragment {
+  Pair part[PARTS];
+};
+AMK_FN Fragment load_fragment(const Context& cx, const u8* input) {
+  Fragment f;
+AMK_UNROLL
+  for (u32 i = 0; i < PARTS; ++i) {
+    const u32 first = i / TERMS * 4;
+    const u8* at = input + (first * TERMS + i % TERMS) * INPUT_STRIDE;
+    f.part[i] = first + 4 <= TOKENS ? amk_load_shared_pair(at) : amk_load_shared_pair_if(cx.lane < 8 * (TOKENS - first), at);
+  }
+  return f;
 }
 
-// One K block: two products of 16 K each. `high` is the fragment of rows 8 to 15.
-AMK_FN void block_product(const Quad& b, const Quad& a, const Quad& high, float (&c0)[4], float (&c1)[4]) {
-  amk_mma(c0, a.x, high.x, a.y, high.y, b.x, b.y);
-  amk_mma(c1, a.z, high.z, a.w, high.w, b.z, b.w);
+// One packed block, the `j`-th of its chunk, times one K block of every token.
+AMK_FN void block_product(const Quad& weights, const Fragment& f, u32 j, TileSums& sums) {
+AMK_UNROLL
+  for (u32 i = 0; i < PARTS; ++i)
+    amk_mma(sums.c[i / TERMS][(j * TERMS + i % TERMS) % SETS], weights.x, weights.z, weights.y, weights.w, f.part[i].x, f.part[i].y);
 }
-AMK_FN void block_product(const Context& cx, const u8* weights, const u8* input, float (&c0)[4], float (&c1)[4]) {
-  constexpr u32 ROWS = TOKENS * TERMS;
-  const Quad b = amk_load_shared(weights), a = load_fragment(cx, input);
-  Quad high = {0, 0, 0, 0};
-  if (ROWS > 8) high = amk_load_shared(input + ((cx.lane >> 2) + 8 < ROWS ? 8 * INPUT_STRIDE : 0));
-  block_product(b, a, high, c0, c1);
+AMK_FN void block_product(const Context& cx, const u8* weights, const u8* input, u32 j, TileSums& sums) {
+  block_product(amk_load_shared(weights), load_fragment(cx, input), j, sums);
 }
 
 // Fragments that stay in registers while an instruction runs.
 template <class G> struct Fragments {
-  Quad a[G::HELD ? G::HELD : 1];
+  Fragment of[G::HELD ? G::HELD : 1];
   AMK_FN void load(const Context& cx) {
     const u8* input = staged_fragment(cx) + cx.w * 64;
 AMK_UNROLL
     for (u32 i = 0; i < G::HELD; ++i)
-      if (NW * (i + 1) <= G::K_BLOCKS || cx.w + NW * i < G::K_BLOCKS) a[i] = load_fragment(cx, input + i * (NW * 64));
+      if (NW * (i + 1) <= G::K_BLOCKS || cx.w + NW * i < G::K_BLOCKS) of[i] = load_fragment(cx, input + i * (NW * 64));
   }
 };
 
@@ -801,7 +813,7 @@ AMK_FN void term_product(const Context& cx, const u8* at, u32 lo, u32 hi, TileSu
   const u8* input = staged_fragment(cx) + kb * 64;
 AMK_NO_UNROLL
   for (; kb < hi; kb += NW) {
-    block_product(cx, weights, input, sums.c[0], sums.c[1]);
+    block_product(cx, weights, input, 0, sums);
     weights += NW * 512;
     input += NW * 64;
   }
@@ -817,18 +829,18 @@ AMK_NO_UNROLL
     for (u32 first = 0; first + UNROLLED <= EACH; first += UNROLLED) {
 AMK_UNROLL
       for (u32 j = 0; j < UNROLLED; ++j)
-        block_product(cx, weights + j * (NW * 512), input + j * (NW * 64), sums.c[j % SETS * 2], sums.c[j % SETS * 2 + 1]);
+        block_product(cx, weights + j * (NW * 512), input + j * (NW * 64), j, sums);
       weights += UNROLLED * NW * 512;
       input += UNROLLED * NW * 64;
     }
 AMK_NO_UNROLL
     for (u32 j = 0; j < EACH % UNROLLED; ++j) {
-      block_product(cx, weights, input, sums.c[0], sums.c[1]);
+      block_product(cx, weights, input, 0, sums);
       weights += NW * 512;
       input += NW * 64;
     }
   }
-  if (REST && cx.w < REST) block_product(cx, weights, input, sums.c[SETS * 2 - 2], sums.c[SETS * 2 - 1]);
+  if (REST && cx.w < REST) block_product(cx, weights, input, EACH, sums);
 }
 // The same, or what is left of the tile, in the way the geometry allows.
 template <class G> AMK_FN void tile_product(const Context& cx, const u8* at, u32 lo, const Fragments<G>& held, TileSums& sums) {
@@ -838,9 +850,8 @@ template <class G> AMK_FN void tile_product(const Context& cx, const u8* at, u32
     const u8* weights = at + cx.lane * 16 + cx.w * 512;
 AMK_UNROLL
     for (u32 j = 0; j < EACH; ++j)
-      block_product(amk_load_shared(weights + j * (NW * 512)), held.a[lo / NW + j], Quad{0, 0, 0, 0}, sums.c[j % SETS * 2], sums.c[j % SETS * 2 + 1]);
-    if (REST && cx.w < REST)
-      block_product(amk_load_shared(weights + EACH * (NW * 512)), held.a[G::HELD - 1], Quad{0, 0, 0, 0}, sums.c[SETS * 2 - 2], sums.c[SETS * 2 - 1]);
+      block_product(amk_load_shared(weights + j * (NW * 512)), held.of[lo / NW + j], j, sums);
+    if (REST && cx.w < REST) block_product(amk_load_shared(weights + EACH * (NW * 512)), held.of[G::HELD - 1], EACH, sums);
   } else if constexpr (G::EVEN) {
     tile_product_again<G>(cx, at, lo, sums);
   } else {
@@ -860,32 +871,16 @@ AMK_FN u32 partial_place(u32 m, u32 w) {
   return (m * NW + place) * 8;
 }
 
-// Partial sums of one tile: the warp's float32 sums per token, terms added.
+// Partial sums of one tile: the warp's float32 sums per token.
 AMK_FN void store_partial(const Context& cx, u32 tile, const TileSums& sums) {
-  float sum[4];
+  float* to = partial_sums(cx) + (u64)tile * (8 * TOKENS * NW) + (cx.lane >> 2);
 AMK_UNROLL
-  for (u32 e = 0; e < 4; ++e) sum[e] = (sums.c[0][e] + sums.c[1][e]) + (sums.c[2][e] + sums.c[3][e]);
-  float* to = partial_sums(cx) + (u64)tile * (8 * TOKENS * NW) + (cx.lane & 3) * 2;
-  const u32 row = cx.lane >> 2;
-  const float lo[2] = {sum[0], sum[1]}, hi[2] = {sum[2], sum[3]};
-  if (TERMS == 1) {
-    if (row < TOKENS) *(Pair*)(to + partial_place(row, cx.w)) = {amk_bits(lo[0]), amk_bits(lo[1])};
-    if (row + 8 < TOKENS) *(Pair*)(to + partial_place(row + 8, cx.w)) = {amk_bits(hi[0]), amk_bits(hi[1])};
-  } else {
-    // Row r of the product is term r % 3 of token r / 3; a token's rows sit 4 lanes apart.
+  for (u32 q = 0; q < FOURS; ++q) {
+    const u32 m = q * 4 + (cx.lane & 3);
+    float sum = 0.f;
 AMK_UNROLL
-    for (u32 e = 0; e < 2; ++e) {
-      float rows[4];  // rows row .. row+2 of both halves
-      rows[0] = lo[e];
-      rows[1] = amk_shfl_down(lo[e], 4);
-      rows[2] = amk_shfl_down(lo[e], 8);
-      const float high0 = amk_float(amk_shfl(amk_bits(hi[e]), cx.lane & 3));
-      // Rows 6, 7 and 8 are one token's where there are more than 8 rows.
-      if (row == 6) rows[2] = high0;
-      if (row % 3 == 0 && row / 3 < TOKENS) to[partial_place(row / 3, cx.w) + e] = rows[0] + rows[1] + rows[2];
-      const float g1 = amk_shfl_down(hi[e], 4), g2 = amk_shfl_down(hi[e], 8);
-      if ((row + 8) % 3 == 0 && (row + 8) / 3 < TOKENS && row < 6) to[partial_place((row + 8) / 3, cx.w) + e] = hi[e] + g1 + g2;
-    }
+    for (u32 set = 0; set < SETS; ++set) sum += sums.c[q][set][0] + sums.c[q][set][3];
+    if (m < TOKENS) to[partial_place(m, cx.w)] = sum;
   }
 }
 
@@ -907,7 +902,7 @@ AMK_UNROLL
         const u8* input = staged_fragment(cx) + (x * G::CHUNK + cx.w) * 64;
 AMK_UNROLL
         for (u32 j = 0; j < Taken<G>::EACH; ++j)
-          block_product(taken.b[chunk < G::TAKEN ? chunk : 0][j], load_fragment(cx, input + j * (NW * 64)), Quad{0, 0, 0, 0}, sums.c[j % SETS * 2], sums.c[j % SETS * 2 + 1]);
+          block_product(taken.b[chunk < G::TAKEN ? chunk : 0][j], load_fragment(cx, input + j * (NW * 64)), j, sums);
       }
     }
     constexpr u32 REST = EARLY * CHUNKS - G::TAKEN;  // chunks of the last of them
@@ -1047,8 +1042,8 @@ constexpr u32 LANES = 8, SIDE = 32 / LANES;
 constexpr u32 NV = (VECTORS + LANES - 1) / LANES;  // loads per lane and row
 constexpr u32 PASS = 1;              // query heads handled at once
 constexpr u32 DEPTH = 1;              // positions a lane has in flight
-// Warps that share the past of a token, and tokens that are handled side by side.
-constexpr u32 SHARE = TOKENS == 1 ? NW : 1, ABREAST = NW / SHARE;
+// Warps that share the past of a token, and tokens that are handled side by side; positions a warp takes in at once.
+constexpr u32 SHARE = TOKENS == 1 ? NW : 1, ABREAST = NW / SHARE, BLOCK = SIDE * DEPTH;
 constexpr u32 GROUP_MAX = 1;         // most query heads of one unit
 typedef Quad KvWord;                    // one load
 constexpr bool KV_F32 = false;
@@ -1078,7 +1073,8 @@ AMK_FN void attention_fetch(Context& cx, const u8* from, u32 pitch, u32 q_lo, u3
     return d < wide ? q + m * wide + d : d < wide + HD ? k + m * HD + d - wide : v + m * HD + d - wide - HD;
   };
 AMK_NO_UNROLL
-  for (u32 first = cx.t * 2; first < total * TOKENS; first += NW * 64 * BATCH) {
+  for (u32 base = cx.w * 64; base < total * TOKENS; base += NW * 64 * BATCH) {
+    const u32 first = base + cx.lane * 2;
     u64 a[BATCH], b[BATCH];
     Spin spin;
     for (;;) {
@@ -1099,7 +1095,7 @@ AMK_UNROLL
           here = false;
           seen = (u32)(a[x] >> 32);
         }
-      if (here || spin.give_up(*cx.p, cx.sm, cx.pc, cx.step, EDGE_PACKET, tag, seen)) break;
+      if (S != PACKET || amk_warp_all(here || spin.give_up(*cx.p, cx.sm, cx.pc, cx.step, EDGE_PACKET, tag, seen))) break;
     }
 AMK_UNROLL
     for (u32 x = 0; x < BATCH; ++x) {
@@ -1238,6 +1234,9 @@ AMK_FN void op_attention(Context& cx) {
   float* parts = rope + TOKENS * HD;                          // [NW][heads][HD + 2]
   const u32 from = cx.pos * split / splits, to = cx.pos * (split + 1) / splits;
   const u32 group = cx.lane / LANES, c = cx.lane % LANES, share = cx.w % SHARE;
+  // Warps that have a block of the past, the one that has the step's own positions, and those whose parts count.
+  const u32 blocks = from < to ? (to - from + BLOCK - 1) / BLOCK : 0, past = blocks < SHARE ? blocks : SHARE;
+  const u32 own = SHARE == 1 ? 0 : past < SHARE ? past : SHARE - 1, sharing = SHARE == 1 ? 1 : last ? own + 1 : past;
 
   // Past keys and values are old: their first loads go out before the wait.
   KvWord kw[DEPTH][NV], vw[DEPTH][NV];
@@ -1251,8 +1250,8 @@ AMK_UNROLL
   auto prefetch_all = [&] {
 AMK_UNROLL
     for (u32 x = 0; x < DEPTH; ++x) {
-      prefetch(keys, kw[x], from + (share + x * SHARE) * SIDE + group);
-      prefetch(values, vw[x], from + (share + x * SHARE) * SIDE + group);
+      prefetch(keys, kw[x], from + share * BLOCK + x * SIDE + group);
+      prefetch(values, vw[x], from + share * BLOCK + x * SIDE + group);
     }
   };
   auto unpack = [&](const KvWord (&words)[NV], u32 position, float (&row)[NV * VE]) {
@@ -1282,7 +1281,7 @@ AMK_NO_UNROLL
   for (u32 m0 = 0; m0 < TOKENS; m0 += ABREAST) {
     const u32 m = m0 + cx.w / SHARE, abreast = TOKENS - m0 < ABREAST ? TOKENS - m0 : ABREAST;
 AMK_NO_UNROLL
-    for (u32 h0 = 0; h0 < heads && m < TOKENS; h0 += PASS) {
+    for (u32 h0 = 0; h0 < heads && m < TOKENS && share < sharing; h0 += PASS) {
       float qr[PASS][NV * VE];
       Softmax acc;
 AMK_UNROLL
@@ -1300,28 +1299,28 @@ AMK_UNROLL
       }
       if (TOKENS > 1 || h0) prefetch_all();
 AMK_NO_UNROLL
-      for (u32 base = from + share * SIDE; base < to; base += SHARE * SIDE * DEPTH) {
+      for (u32 base = from + share * BLOCK; base < to; base += SHARE * BLOCK) {
         float row[NV * VE], weights[DEPTH][PASS];
 AMK_UNROLL
         for (u32 x = 0; x < DEPTH; ++x) {
-          const u32 position = base + x * SHARE * SIDE + group;
+          const u32 position = base + x * SIDE + group;
           unpack(kw[x], position, row);
-          prefetch(keys, kw[x], position + SHARE * SIDE * DEPTH);
+          prefetch(keys, kw[x], position + SHARE * BLOCK);
           softmax_scores(qr, row, position < to, weights[x]);
         }
         softmax_weights<DEPTH>(acc, weights);
 AMK_UNROLL
         for (u32 x = 0; x < DEPTH; ++x) {
-          const u32 position = base + x * SHARE * SIDE + group;
+          const u32 position = base + x * SIDE + group;
           unpack(vw[x], position, row);
-          prefetch(values, vw[x], position + SHARE * SIDE * DEPTH);
+          prefetch(values, vw[x], position + SHARE * BLOCK);
           softmax_values(acc, weights[x], row);
         }
       }
-      if (last) {
-        // The step's own positions up to this token, SIDE a warp at a time.
+      if (last && share == own) {
+        // The step's own positions up to this token, SIDE at a time.
 AMK_NO_UNROLL
-        for (u32 base = share * SIDE; base <= m; base += SHARE * SIDE) {
+        for (u32 base = 0; base <= m; base += SIDE) {
           const u32 r = base + group;
           const u32 row = r <= m ? r : m;
           float k[NV * VE], weights[1][PASS];
@@ -1376,14 +1375,16 @@ AMK_NO_UNROLL
       const float* first = parts + (side * SHARE * heads + h) * (HD + 2);
       float top = -1e30f, sum = 0.f, v = 0.f;
 AMK_UNROLL
-      for (u32 x = 0; x < SHARE; ++x) top = fmaxf(top, first[x * heads * (HD + 2) + HD]);
+      for (u32 x = 0; x < SHARE; ++x)
+        if (x < sharing) top = fmaxf(top, first[x * heads * (HD + 2) + HD]);
 AMK_UNROLL
-      for (u32 x = 0; x < SHARE; ++x) {
-        const float* part = first + x * heads * (HD + 2);
-        const float f = exp2f(part[HD] - top);
-        sum += f * part[HD + 1];
-        v += f * part[d];
-      }
+      for (u32 x = 0; x < SHARE; ++x)
+        if (x < sharing) {
+          const float* part = first + x * heads * (HD + 2);
+          const float f = exp2f(part[HD] - top);
+          sum += f * part[HD + 1];
+          v += f * part[d];
+        }
       if constexpr (SPLIT) {
         const u64 at = ((u64)((q_lo + h) * splits + split) * TOKENS + token) * (HD + 2);
         store_activation<OS, F32>(out, at + d, v, valid, out_tag);
