@@ -7,6 +7,9 @@ use super::error::CodegenError;
 /// Where the control area holds the sums of squares: two sets of one float32 per position and consumer
 /// warp (`square_sums` in `templates/ops/linear.cu.j2`).
 pub(super) const SQUARES_AT: u64 = 64;
+/// Where it holds the place and number of the SM's instructions (`Queue` in `templates/megakernel.cu.j2`), 16 bytes.
+#[cfg(test)]
+const QUEUE_AT: u64 = 16;
 /// Where it holds one 64-bit argmax key per consumer warp (`templates/ops/norm_lm_head.cu.j2`); the sums
 /// must end before.
 pub(super) const KEYS_AT: u64 = 2048;
@@ -49,7 +52,7 @@ fn control(program: &Program) -> Result<(), CodegenError> {
 
 #[cfg(test)]
 mod tests {
-    use super::{KEYS_AT, SQUARES_AT};
+    use super::{KEYS_AT, QUEUE_AT, SQUARES_AT};
 
     /// Offsets in the control area that the templates name.
     #[test]
@@ -61,6 +64,6 @@ mod tests {
                 found.insert(digits.into_iter().next().unwrap().parse::<u64>().unwrap());
             }
         }
-        assert_eq!(found.into_iter().collect::<Vec<_>>(), [SQUARES_AT, KEYS_AT]);
+        assert_eq!(found.into_iter().collect::<Vec<_>>(), [QUEUE_AT, SQUARES_AT, KEYS_AT]);
     }
 }

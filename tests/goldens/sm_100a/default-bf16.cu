@@ -164,6 +164,9 @@ AMK_FN const SmHead* sm_head(const Params& p, u32 sm) { return (const SmHead*)(p
 AMK_FN const u32* sm_code(const Params& p, u32 sm) {
   return (const u32*)(p.tables + ((const TableHead*)p.tables)->instr_at) + (u64)sm_head(p, sm)->instr_first * 32;
 }
+// The same and their number, kept in shared memory: the tables are far away for what is asked once an instruction.
+struct Queue { const u32* code; u64 count; };
+AMK_FN Queue& sm_queue(u8* smem) { return *(Queue*)(smem + CONTROL_AT + 16); }
 struct RunEntry { u32 tiles, blocks, total_blocks, tile_count; u32 window, pad0; u64 pad1; };
 
 // ---- primitives: every instruction that orders something -------------------------------------
@@ -1584,6 +1587,7 @@ extern "C" AMK_KERNEL(THREADS) void amk_megakernel(const AMK_GRID_CONSTANT Param
   if (t == 0) {
     amk_store_shared_flag(smem + CONTROL_AT, 0);
     ((u32*)(smem + CONTROL_AT))[1] = 0;
+    sm_queue(smem) = {sm_code(p, sm), sm_head(p, sm)->instr_count};
   }
   amk_block_sync();
   if (w == NW) {
@@ -1595,7 +1599,7 @@ extern "C" AMK_KERNEL(THREADS) void amk_megakernel(const AMK_GRID_CONSTANT Param
   Context cx;
   cx.p = &p; cx.smem = smem; cx.sm = sm;
   cx.par = 0; cx.pc = 0; cx.step = 0;
-  cx.record.load(sm_code(p, sm), lane);
+  cx.record.load(sm_queue(smem).code, lane);
   for (;;) {
     // Read afresh, so that what ops derive from the thread, and the place of the instructions, do not live
     // across instructions.
@@ -1603,7 +1607,7 @@ extern "C" AMK_KERNEL(THREADS) void amk_megakernel(const AMK_GRID_CONSTANT Param
     cx.pos = p.pos0 + cx.step * TOKENS;
     // The next instruction is on its way while this one runs.
     Record next;
-    next.load(sm_code(p, sm) + (cx.pc + 1 == sm_head(p, sm)->instr_count ? 0 : cx.pc + 1) * 32, cx.lane);
+    next.load(sm_queue(smem).code + (cx.pc + 1 == sm_queue(smem).count ? 0 : cx.pc + 1) * 32, cx.lane);
     counter_waits(cx);
     TRACE_STAMP(cx, 0);
     switch (cx.field(F_OP)) {
@@ -1621,7 +1625,7 @@ extern "C" AMK_KERNEL(THREADS) void amk_megakernel(const AMK_GRID_CONSTANT Param
     TRACE_STAMP(cx, 2);
     counter_signals(cx);
     cx.record = next;
-    if (++cx.pc == sm_head(p, sm)->instr_count) {
+    if (++cx.pc == sm_queue(smem).count) {
       if (((const u32*)(smem + CONTROL_AT))[1]) break;
       cx.pc = 0;
       cx.step += 1;
