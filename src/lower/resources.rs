@@ -118,7 +118,12 @@ pub(super) fn finish(
             };
             if let RunSource::Weight { buffer, lo, hi, tiles, blocks } = &mut run.source {
                 let k_blocks = k_blocks(&build.buffers[buffer.index()]);
-                let chunking = Chunking::new((*hi - *lo).div_ceil(TILE_ROWS), k_blocks, slot_bytes, plan.cx.tokens);
+                let chunking = Chunking::new(
+                    (*hi - *lo).div_ceil(TILE_ROWS),
+                    k_blocks,
+                    slot_bytes,
+                    plan.cx.tokens,
+                );
                 (*tiles, *blocks) = (chunking.tiles, chunking.blocks);
             }
         }
@@ -177,7 +182,8 @@ fn ring(build: &Build, plan: &Plan, target: &Target, staging: u64, slot_bytes: u
         if let RunSource::Weight { buffer, lo, hi, .. } = run.source {
             let k_blocks = k_blocks(&build.buffers[buffer.index()]);
             let tiles = (hi - lo).div_ceil(TILE_ROWS);
-            largest = largest.max(Chunking::new(tiles, k_blocks, slot_bytes, plan.cx.tokens).bytes());
+            largest =
+                largest.max(Chunking::new(tiles, k_blocks, slot_bytes, plan.cx.tokens).bytes());
         }
     }
     let room = target.shared_per_block.saturating_sub(staging);

@@ -254,6 +254,21 @@ impl Reference {
         Ok(())
     }
 
+    /// Keys and values of the first `rows` positions as a layer's cache holds them, each `[rows, kv_heads * head_dim]`: what
+    /// [`Reference::preload`] takes.
+    ///
+    /// # Errors
+    /// The cache does not hold that many positions.
+    pub fn cached_rows(
+        &self,
+        layer: usize,
+        rows: usize,
+    ) -> Result<(Vec<f32>, Vec<f32>), ReferenceError> {
+        let (keys, values) = self.cache.view(layer, rows)?;
+        let flat = |t: Tensor| t.flatten_all()?.to_vec1::<f32>();
+        Ok((flat(keys)?, flat(values)?))
+    }
+
     /// One step: the logits after `token` at `position`, `vocab_size` of them. The position continues the cache or
     /// goes back in it; what lay behind is forgotten.
     pub fn forward(&mut self, token: u32, position: usize) -> Result<Vec<f32>, ReferenceError> {
