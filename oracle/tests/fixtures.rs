@@ -42,6 +42,10 @@ const SAFE: &[(&str, &str)] = &[
         "k-gate",
         "the ring orders the append before the copy; K counts gates alone, which fence the async proxy",
     ),
+    (
+        "s-threshold-zero",
+        "a wait for nothing is met at once and does nothing; S refuses it, as it was hardly meant",
+    ),
 ];
 
 /// Too big for every interleaving; the seeded runs of the VM look at them.
