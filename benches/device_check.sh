@@ -4,10 +4,11 @@
 #   benches/device_check.sh AMK OUT_DIR [PART ...]
 #
 # AMK is a release build of amk. Parts, in the order they run when none is named:
-#   info verify refusals hang corrupt repeat other prefill bench trace sanitizer
+#   info verify live refusals hang corrupt repeat other prefill bench trace profile sanitizer
 # Each part writes OUT_DIR/PART.jsonl (or more files) and its time to OUT_DIR/times.jsonl.
 # Environment: SHAPES (names under tests/shapes, for bench and repeat), POSITIONS, ROUNDS, BATCH, BASELINE (graph,compile
-# or empty), REPEAT (launches), WORK (folder for random checkpoints, kept), MODELS (checkpoints of verify), AMK_COMMIT.
+# or empty), REPEAT (launches), WORK (folder for random checkpoints, kept), MODELS (checkpoints of verify), AMK_COMMIT,
+# SMOLLM2 (folder that tools/fetch_smollm2.py made; without it there is no live comparison, and verify leaves the model out).
 set -u
 amk=$(realpath "$1"); out=$2; shift 2
 mkdir -p "$out"; out=$(realpath "$out")
@@ -16,7 +17,7 @@ WORK=${WORK:-/tmp/amk-device-check}; mkdir -p "$WORK"
 export AMK_CACHE=${AMK_CACHE:-$WORK/cache}
 SHAPES=${SHAPES:-llama-3.2-1b}; POSITIONS=${POSITIONS:-16,256,1024,4000}; ROUNDS=${ROUNDS:-20}; BATCH=${BATCH:-20}
 BASELINE=${BASELINE-graph}; REPEAT=${REPEAT:-10000}
-MODELS=${MODELS:-embedded llama-mha-f32 llama-odd-f32 llama-gqa-bf16 llama-gqa-tied-bf16 llama-headdim-bf16 llama-rope-linear-f16 llama-rope-llama3-bf16 llama-sharded-bf16 llama-v5config-bf16 mistral-full-bf16}
+MODELS=${MODELS:-embedded $(cd tests/checkpoints && ls -d -- *-bf16 *-f32 *-f16)}
 fails=0
 
 # say NAME LIMIT_S COMMAND...: runs bounded, appends {name, rc, seconds, answer} to $file; the answer is the last JSON line.
@@ -48,7 +49,10 @@ expect() {
   say "$@"; rc=$?
   [ $rc -eq "$want" ] || { fails=$((fails + 1)); echo "  ^ FAILED: exit code $rc, $want is right"; }
 }
-model_of() { [ "$1" = embedded ] || echo "tests/checkpoints/$1"; }
+SMOLLM2=${SMOLLM2:-}; [ -n "$SMOLLM2" ] && MODELS="$MODELS SmolLM2-135M-Instruct"
+model_of() {
+  case $1 in embedded) ;; SmolLM2-135M-Instruct) echo "$SMOLLM2" ;; *) echo "tests/checkpoints/$1" ;; esac
+}
 golden_of() { [ "$1" = embedded ] && echo models/default/golden.json || echo "tests/goldens/hf/$1.json"; }
 has_bf16() { python3 -c "import json, sys; sys.exit('bf16' not in json.load(open(sys.argv[1]))['runs'])" "$(golden_of "$1")"; }
 checkpoint() { # name of a shape: a random checkpoint of it, made once
@@ -70,6 +74,17 @@ part_verify() { # goldens in both modes; images are compiled on all cores first
     [ $mode = bf16 ] && ! has_bf16 $m && continue
     expect 0 "verify $m $mode" 100 "$amk" verify $(model_of $m) --golden "$(golden_of $m)" --device cuda --activations $mode --json
   done; done
+}
+part_live() { # against transformers in float32 on this machine, a process for each prompt
+  [ -n "$SMOLLM2" ] || { echo "SMOLLM2 is not set: no live comparison"; return; }
+  local golden=tests/goldens/hf/SmolLM2-135M-Instruct.json label
+  live() { python3 benches/live_compare.py "$amk" "$SMOLLM2" $golden --new 512 --prompts "$1" --out "$WORK/live-$1.json" > "$WORK/live-$1.log" 2>&1; }
+  rm -f "$WORK"/live-*.json
+  for label in $(python3 -c "import json; print(*(p['label'] for p in json.load(open('$golden'))['runs']['f32']['prompts']))"); do
+    live "$label" &
+  done
+  wait
+  expect 0 live 20 python3 benches/live_compare.py --merge "$WORK"/live-*.json --out "$out/live.json"
 }
 part_refusals() { expect 0 refusals 60 "$amk" diagnose refusals --json; }
 part_hang() {
@@ -116,6 +131,16 @@ part_trace() {
     gzip -f "$out/trace-$s/trace.json"
   done
 }
+part_profile() { # where the warps of one launch stand, by instruction; Nsight Compute follows one process, so the watching parent is left out
+  local ncu; ncu=$(command -v ncu || echo /usr/local/cuda/bin/ncu)
+  for s in $SHAPES; do
+    local c; c=$(checkpoint $s) || continue
+    AMK_WATCH_FILE=$WORK/unwatched expect 0 "profile $s" 150 "$ncu" --target-processes all --launch-skip 3 --launch-count 1 \
+      --section SourceCounters --section WarpStateStats -f -o "$WORK/profile-$s" \
+      "$amk" bench "$c" --positions 16 --rounds 1 --batch 4 --no-ceiling --self-test skip --patience 600 --json
+    "$ncu" --import "$WORK/profile-$s.ncu-rep" --page source --csv | gzip > "$out/profile-$s.csv.gz"
+  done
+}
 part_sanitizer() { # a tiny model; the tool slows everything down by two orders of magnitude
   local tool m=tests/checkpoints/llama-gqa-bf16 bin
   bin=$(command -v compute-sanitizer || echo /usr/local/cuda/bin/compute-sanitizer)
@@ -128,7 +153,7 @@ part_sanitizer() { # a tiny model; the tool slows everything down by two orders 
   done
 }
 
-parts=${*:-info verify refusals hang corrupt repeat other prefill bench trace sanitizer}
+parts=${*:-info verify live refusals hang corrupt repeat other prefill bench trace profile sanitizer}
 for part in $parts; do
   file=$out/$part.jsonl; : > "$file"
   start=$(date +%s.%N); before=$fails
