@@ -173,6 +173,8 @@ fn leans_on_packets(m: &Model, first: u32, second: u32) -> bool {
     }
     let place = |n: u32| Some((*m.sm.get(n as usize)?, *m.pos.get(n as usize)?));
     let Some((sm, pos)) = place(first) else { return false };
+    // Readers of one class wait for the same writers.
+    let mut read = HashSet::new();
     let mut work = vec![second];
     while let Some(node) = work.pop() {
         let Some((s, p)) = place(node) else { continue };
@@ -180,13 +182,13 @@ fn leans_on_packets(m: &Model, first: u32, second: u32) -> bool {
         let queue = m.program.sms.get(s as usize).map_or(&[][..], |x| &x.queue);
         for id in queue.get(from as usize..p as usize + 1).unwrap_or(&[]) {
             for acc in m.accesses(id.0).iter().filter(|a| !a.write) {
-                if m.sync(acc.class) != Some(BufferSync::Packet) {
+                if m.sync(acc.class) != Some(BufferSync::Packet) || !read.insert(acc.class) {
                     continue;
                 }
                 let phase = m.class(acc.class).map(|c| c.phase);
                 for other in m.overlaps(acc.class) {
                     if m.class(*other).map(|c| c.phase) == phase {
-                        work.extend(writers.get(other).into_iter().flatten());
+                        work.extend(writers.remove(other).into_iter().flatten());
                     }
                 }
             }
