@@ -95,12 +95,12 @@ pub enum Witness {
     None,
     /// Waits in a circle: each entry waits for the next, the last for the first.
     Cycle { nodes: Vec<String> },
-    /// Two accesses with nothing to order them.
+    /// Two accesses, neither of which is ordered before the other.
     Race {
         /// The access that comes first in the order the validator tried.
         first: String,
         second: String,
-        /// The edge that would order them.
+        /// The edge that would order them; one the other way would too.
         missing: String,
     },
     /// The exact elements at fault, as a region of `buffer` in the text form.

@@ -169,7 +169,7 @@ fn rewrites(m: &Model, run: &Execution, order: &Order, faults: &mut Faults) {
                                     Invariant::D,
                                     m.node_place(node),
                                     format!(
-                                        "{} in phase {mine} may be overwritten by {} in phase {}, which is not ordered before it, and readers of phase {mine} would wait for ever; order the two",
+                                        "{} in phase {mine} may be overwritten by {} in phase {}, since neither is ordered before the other, and readers of phase {mine} would wait for ever; order the two",
                                         m.access_name(node, k), m.node_name(late), phase(o)
                                     ),
                                 )

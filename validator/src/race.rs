@@ -134,15 +134,15 @@ fn report(
     let mine = m.accesses(node).get(k).map_or(NONE, |a| a.class);
     let shared = m.shared(class, mine);
     let why = if leans {
-        "only packets lead from one to the other, and a packet delivers its own word and orders nothing else"
+        "neither is ordered before the other, as only packets lead from one to the other, and a packet delivers its own word and orders nothing else"
     } else {
-        "nothing orders the two"
+        "neither is ordered before the other"
     };
     let mut fault = Fault::new(
         Invariant::R,
         m.node_place(node),
         format!(
-            "{two} while {one}, which share {shared} of {}: {why}; let {} signal a counter that {} waits for, or reuse the buffer later",
+            "{two} while {one}, which share {shared} of {}: {why}; let {} signal a counter that {} waits for, or the other way round, or reuse the buffer later",
             m.buffer_name(buffer),
             m.node_name(first),
             m.node_name(node)
@@ -151,7 +151,11 @@ fn report(
     .witness(Witness::Race {
         first: one,
         second: two,
-        missing: format!("{} before {}", m.node_name(first), m.node_name(node)),
+        missing: format!(
+            "{} before {}, or the other way round",
+            m.node_name(first),
+            m.node_name(node)
+        ),
     });
     if let Some(a) = m.access(node, k) {
         fault = fault.access(a);
