@@ -2,6 +2,10 @@
 //!
 //! `cargo run --release -p amk-oracle --example small-scope -- [SIZE] [OUT.json]`; SIZE is 0 (seconds), 1
 //! (minutes) or 2 (the whole scope, default). Exit code 1: a false accept, or a rejection without explanation.
+//!
+//! `commit` of the file is what `HEAD` of this checkout was when the comparison began, `with changes` where tracked files
+//! differed; `pin` is the hash of the sources that were built. Both are asked for before anything is compared, and a
+//! commit that was rewritten since is found again by its pin alone.
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;
@@ -41,10 +45,19 @@ const BOUND: &str = "1 or 2 SMs, 1 to 4 instructions besides the boundaries, 2 s
     chunks in up to 3 runs through 1 or 2 slots, a cache with kv runs behind gates 1 and 2, 3 steps; every program of up to 8 marks \
     (5 beside the runs where there is a stream) that uses what it declares; symmetric programs once";
 
+/// The commit that is checked out, wherever the example is started from; empty outside a repository.
 fn commit() -> String {
-    let out = std::process::Command::new("git").args(["rev-parse", "HEAD"]).output();
-    let text = out.ok().filter(|o| o.status.success()).map(|o| o.stdout).unwrap_or_default();
-    String::from_utf8_lossy(&text).trim().to_owned()
+    let git = |args: &[&str]| {
+        let here = ["-C", env!("CARGO_MANIFEST_DIR")];
+        let out = std::process::Command::new("git").args(here).args(args).output().ok()?;
+        let text = String::from_utf8_lossy(&out.stdout).trim().to_owned();
+        out.status.success().then_some(text)
+    };
+    let Some(head) = git(&["rev-parse", "HEAD"]) else { return String::new() };
+    match git(&["status", "--porcelain", "--untracked-files=no"]) {
+        Some(changed) if changed.is_empty() => head,
+        _ => head + " with changes",
+    }
 }
 
 fn main() -> ExitCode {
@@ -57,6 +70,8 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
+    // Until the file is written `HEAD` may move on.
+    let commit = commit();
     let start = Instant::now();
     let said = AtomicU64::new(0);
     let summary = compare(&families(size), Limits::default(), classes::judge, |n| {
@@ -70,7 +85,7 @@ fn main() -> ExitCode {
         (*name, Explained { why: why(name).unwrap_or("not explained"), class })
     });
     let results = Results {
-        commit: commit(),
+        commit,
         pin: amk_validator::PIN,
         bound: BOUND,
         seconds: (start.elapsed().as_secs_f64() * 10.0).round() / 10.0,
