@@ -1,6 +1,6 @@
 //! A kernel's text and image, fitted to the registers of the part: rendered with as many values in flight
-//! as most shapes have registers for, and again with fewer where the compiler spills: first with fewer loads of
-//! attention, then without chunks in registers, then with fewer loads everywhere.
+//! as most shapes have registers for, and again with fewer where the compiler spills: first with fewer loads where
+//! splits are merged, then of attention, then without chunks in registers, then with fewer loads everywhere.
 
 use amk_schedule_ir::{Program, Target};
 use amk_validator::Validated;
@@ -65,7 +65,7 @@ pub fn fit(
         Ok(Fitted { source, image })
     };
     let mut best = attempt((options.in_flight, options.taken))?;
-    // Chunks in registers are worth more than the widest attention and input fragments that stay.
+    // Chunks in registers are worth more than the widest attention and merge.
     let with = [InFlight::Several, InFlight::Some].map(|level| (level, options.taken));
     let without = [InFlight::Some, InFlight::Few, InFlight::One].map(|level| (level, 0));
     let less = with.into_iter().chain(without).filter(|(level, _)| *level >= options.in_flight);

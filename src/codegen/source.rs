@@ -264,8 +264,7 @@ pub(crate) fn render(
     let kept = options.products.fragments;
     let (norm, plain, rows, held) = match level {
         InFlight::Many if wide => (4, 8, 16, kept),
-        InFlight::Several if wide => (4, 8, 8, kept),
-        InFlight::Some if wide => (4, 8, 8, kept),
+        InFlight::Several | InFlight::Some if wide => (4, 8, 8, kept),
         InFlight::Many | InFlight::Several | InFlight::Some | InFlight::Few => (2, 4, 4, kept),
         InFlight::One => (1, 1, 1, 0),
     };

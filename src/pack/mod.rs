@@ -1,9 +1,9 @@
 //! Packing: the weights of a program as the byte streams its SMs load.
 //!
 //! A packed block is 8 rows x 32 K of bf16, 512 bytes. Lane `L` of a warp owns the 16 bytes at `16 L`: of
-//! row `L / 4`, the eight values from K `8 * (L % 4)` on. Bytes 0 to 7 are the B fragment of one
-//! `mma.m16n8k16` (registers b0 and b1), bytes 8 to 15 that of the next, under a permutation of K that the
-//! activation fragment shares: lane `L` loads the same eight K values of its row of the input.
+//! row `L / 4`, the eight values from K `8 * (L % 4)` on. A block is the A fragment of one `mma.m16n8k16`: bytes 0 to 7
+//! are rows 0 to 7 (registers a0 and a2), bytes 8 to 15 rows 8 to 15 (a1 and a3), under a permutation of K that the
+//! activation fragment shares: a token has one column for each of the two halves.
 //!
 //! A chunk holds whole tiles (`tiles > 1`) or some K blocks of one tile, tile by tile and block by block.
 //! A tile of a matrix `[rows, k]` has `terms * ceil(k / 32)` blocks: block `b` is bf16 term
