@@ -105,5 +105,12 @@ pub use region::{Bound, Bucket, Region, Span};
 pub use scalar::Scalar;
 pub use target::{Features, Target};
 
-/// Output tiles a matrix product keeps partial sums of before one block barrier sums them.
-pub const TILE_GROUP: u32 = 16;
+/// Most output tiles a matrix product of one token keeps partial sums of.
+pub const MOST_TILE_GROUP: u32 = 16;
+
+/// Output tiles a matrix product of `tokens` tokens keeps partial sums of before one block barrier sums them: as many as
+/// take the room of [`MOST_TILE_GROUP`] tiles of one token, and no fewer than two.
+pub const fn tile_group(tokens: u64) -> u32 {
+    let share = MOST_TILE_GROUP as u64 / if tokens == 0 { 1 } else { tokens };
+    if share < 2 { 2 } else { share as u32 }
+}

@@ -6,7 +6,7 @@ pub const MAX_EXTENT: u64 = 1 << 40;
 pub const MAX_ELEMENTS: u64 = 1 << 48;
 /// Largest rank of a buffer.
 pub const MAX_RANK: usize = 4;
-/// Most positions of one step: the M dimension of `mma.m16n8k16`.
+/// Most positions of one step: four products of four tokens for every packed block of weights.
 pub const MAX_TOKENS: u32 = 16;
 /// Largest head dimension.
 pub const MAX_HEAD_DIM: u64 = 256;

@@ -14,7 +14,7 @@ use crate::region::{Bucket, Region};
 /// Version of the text and JSON form this crate reads and writes.
 pub const FORMAT_VERSION: u32 = 1;
 
-/// Output rows of one weight tile: the N dimension of `mma.m16n8k16`.
+/// Output rows of one weight tile: half the M dimension of `mma.m16n8k16`, whose other half has the second half of K.
 pub const TILE_ROWS: u64 = 8;
 /// K elements of one packed block: two `k16` fragments, one 16-byte shared-memory load per lane.
 pub const BLOCK_K: u64 = 32;

@@ -71,7 +71,8 @@ pub struct Products {
     pub unroll: u32,
     /// Most input fragments that a warp keeps in registers from tile to tile, at most 16.
     pub fragments: u32,
-    /// Row tiles whose partial sums are added up at once, in layers and in the LM head, 2 to [`TILE_GROUP`].
+    /// Row tiles whose partial sums are added up at once, in layers and in the LM head, 2 to [`MOST_TILE_GROUP`],
+    /// and no more than a step of its tokens has room for.
     pub group: u32,
     pub head_group: u32,
     /// How the sums of the warps are added up: a name of [`super::OP_VARIANTS`].
@@ -84,8 +85,8 @@ impl Default for Products {
             accumulators: 4,
             unroll: 8,
             fragments: 16,
-            group: TILE_GROUP,
-            head_group: TILE_GROUP,
+            group: MOST_TILE_GROUP,
+            head_group: MOST_TILE_GROUP,
             sum: "serial",
         }
     }
@@ -268,6 +269,7 @@ pub(crate) fn render(
         InFlight::Many | InFlight::Several | InFlight::Some | InFlight::Few => (2, 4, 4, kept),
         InFlight::One => (1, 1, 1, 0),
     };
+    let tile_group = tile_group(u64::from(program.tokens));
     let hash = program.hash();
     let hash_bytes: Vec<String> = hash.iter().map(u8::to_string).collect();
     let op_templates: Vec<String> = OP_ORDER
@@ -340,10 +342,11 @@ pub(crate) fn render(
             logit_cap => plan.forms.logit_cap.unwrap_or(false),
             activation => op::Param::print(&plan.forms.activation.unwrap_or_default()),
         },
-        tile_group => TILE_GROUP, registers => options.registers,
+        tile_group, registers => options.registers,
         products => context! {
             accumulators => options.products.accumulators, unroll => options.products.unroll,
-            group => options.products.group, head_group => options.products.head_group,
+            group => options.products.group.min(tile_group),
+            head_group => options.products.head_group.min(tile_group),
             sum => op_variant("sum", options.products.sum).map_or("", |v| v.template),
         },
         loads => context! { norm, plain, rows }, held, taken,

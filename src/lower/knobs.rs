@@ -3,7 +3,7 @@
 
 use amk_schedule_ir::op::{Attention, Op, Rows};
 use amk_schedule_ir::program::{Area, Resources};
-use amk_schedule_ir::{Bucket, OpContext, Scalar, TILE_GROUP, Target};
+use amk_schedule_ir::{Bucket, MOST_TILE_GROUP, OpContext, Scalar, Target};
 use serde::{Deserialize, Serialize};
 
 use super::{LowerError, Shape};
@@ -75,7 +75,7 @@ pub struct Tiles {
 }
 
 /// Row tiles whose partial sums are added up at once, behind one block barrier, 2 to 16; the kernel's text alone depends on
-/// them. Absent: 16.
+/// them. Absent: 16. A step of more tokens has room for fewer ([`amk_schedule_ir::tile_group`]) and takes no more than that.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Groups {
@@ -262,8 +262,8 @@ impl Knobs {
         within("accumulators", self.accumulators, 2, 4, 2)?;
         within("unroll", self.unroll, 1, 8, 1)?;
         within("fragments", self.fragments, 0, 16, 1)?;
-        within("groups.layers", self.groups.layers, 2, TILE_GROUP, 1)?;
-        within("groups.head", self.groups.head, 2, TILE_GROUP, 1)?;
+        within("groups.layers", self.groups.layers, 2, MOST_TILE_GROUP, 1)?;
+        within("groups.head", self.groups.head, 2, MOST_TILE_GROUP, 1)?;
         match &self.variants.sum {
             Some(name) if op_variant("sum", name).is_none() => {
                 let known: Vec<&str> = op_variants("sum").map(|v| v.name).collect();

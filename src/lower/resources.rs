@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use amk_schedule_ir::program::*;
-use amk_schedule_ir::{Bucket, TILE_GROUP, Target};
+use amk_schedule_ir::{Bucket, Target, tile_group};
 
 use super::build::{Build, Phase};
 use super::knobs::Plan;
@@ -39,11 +39,11 @@ pub(super) struct Chunking {
 
 impl Chunking {
     /// Chunks of at most `slot_bytes` for `tiles` tiles of `k_blocks` packed blocks: whole tiles where
-    /// one fits, at most a tile group, otherwise parts of K. Parts are as equal as they can be.
-    pub fn new(tiles: u64, k_blocks: u64, slot_bytes: u64) -> Chunking {
+    /// one fits, at most a tile group of `tokens` tokens, otherwise parts of K. Parts are as equal as they can be.
+    pub fn new(tiles: u64, k_blocks: u64, slot_bytes: u64, tokens: u64) -> Chunking {
         let fit = (slot_bytes / BLOCK_BYTES).max(1);
         if k_blocks <= fit {
-            let most = (fit / k_blocks).min(u64::from(TILE_GROUP));
+            let most = (fit / k_blocks).min(u64::from(tile_group(tokens)));
             let chunks = tiles.div_ceil(most);
             Chunking { tiles: tiles.div_ceil(chunks) as u32, blocks: k_blocks as u32 }
         } else {
@@ -118,7 +118,12 @@ pub(super) fn finish(
             };
             if let RunSource::Weight { buffer, lo, hi, tiles, blocks } = &mut run.source {
                 let k_blocks = k_blocks(&build.buffers[buffer.index()]);
-                let chunking = Chunking::new((*hi - *lo).div_ceil(TILE_ROWS), k_blocks, slot_bytes);
+                let chunking = Chunking::new(
+                    (*hi - *lo).div_ceil(TILE_ROWS),
+                    k_blocks,
+                    slot_bytes,
+                    plan.cx.tokens,
+                );
                 (*tiles, *blocks) = (chunking.tiles, chunking.blocks);
             }
         }
@@ -177,7 +182,8 @@ fn ring(build: &Build, plan: &Plan, target: &Target, staging: u64, slot_bytes: u
         if let RunSource::Weight { buffer, lo, hi, .. } = run.source {
             let k_blocks = k_blocks(&build.buffers[buffer.index()]);
             let tiles = (hi - lo).div_ceil(TILE_ROWS);
-            largest = largest.max(Chunking::new(tiles, k_blocks, slot_bytes).bytes());
+            largest =
+                largest.max(Chunking::new(tiles, k_blocks, slot_bytes, plan.cx.tokens).bytes());
         }
     }
     let room = target.shared_per_block.saturating_sub(staging);

@@ -58,8 +58,12 @@ fn a_part_too_small_for_a_shape_is_refused_with_numbers() {
 }
 
 #[test]
-fn prefill_takes_as_many_positions_as_fit() {
+fn prefill_takes_as_many_positions_as_leave_a_ring() {
     let knobs = Knobs::default();
+    let ring = |l: &amk::lowered::Lowered| {
+        let r = &l.program.resources;
+        u64::from(r.ring_slots) * r.slot_bytes
+    };
     for file in ["llama-3.2-1b.json", "smollm2-360m.json"] {
         let shape = config(file);
         for (target, mode) in [(target(132), Mode::Bf16), (small_target(), Mode::F32)] {
@@ -69,8 +73,13 @@ fn prefill_takes_as_many_positions_as_fit() {
                 lower_for(&shape, &target, &knobs, 0, mode)
             };
             assert!(tokens >= 1 && u64::from(tokens) * mode.terms() <= 16);
-            check(&with(tokens).unwrap(), &target, mode);
-            assert!(u64::from(tokens + 1) * mode.terms() > 16 || with(tokens + 1).is_err());
+            let most = with(tokens).unwrap();
+            check(&most, &target, mode);
+            let wanted = (64 << 10).min(ring(&with(1).unwrap()) / 2);
+            assert!(tokens == 1 || ring(&most) >= wanted, "{file}: {}", ring(&most));
+            // One more would leave too little.
+            let more = u64::from(tokens + 1) * mode.terms() <= 16;
+            assert!(!more || with(tokens + 1).map_or(0, |l| ring(&l)) < wanted, "{file}");
         }
     }
     // The last position of a model leaves room for one.

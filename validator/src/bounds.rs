@@ -297,7 +297,7 @@ pub(crate) fn check_local(m: &Model, faults: &mut Faults) {
         if a == NONE {
             continue;
         }
-        let mut report = |class: u32, other: u32| {
+        let report = |class: u32, other: u32, faults: &mut Faults| {
             let buffer = m.class(class).map_or(0, |c| c.buffer);
             faults.push(
                 Fault::new(
@@ -313,7 +313,7 @@ pub(crate) fn check_local(m: &Model, faults: &mut Faults) {
         };
         // A region that is empty at every position is nobody's.
         if second != NONE && !matches!(m.uncovered(c, &[]), Ok(None)) {
-            report(c, second);
+            report(c, second, faults);
         }
         for &other in m.overlaps(c) {
             if other <= c {
@@ -323,7 +323,10 @@ pub(crate) fn check_local(m: &Model, faults: &mut Faults) {
                 && b != NONE
                 && sm(a) != sm(b)
             {
-                report(other, b);
+                if faults.full(Invariant::B) {
+                    return;
+                }
+                report(other, b, faults);
             }
         }
     }

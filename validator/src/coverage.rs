@@ -64,6 +64,9 @@ fn reads(m: &Model, run: &Execution, racing: &HashSet<(u32, u32)>, faults: &mut 
     for &node in &run.order {
         for (k, acc) in m.accesses(node).iter().enumerate() {
             let Some(class) = m.class(acc.class).filter(|_| !acc.write) else { continue };
+            if racing.contains(&(node, class.buffer)) {
+                continue;
+            }
             let packet = m.sync(acc.class) == Some(BufferSync::Packet);
             let now = version.get(class.buffer as usize).copied().unwrap_or(0);
             let Some(known) = known.get_mut(acc.class as usize) else { continue };
@@ -100,8 +103,8 @@ fn reads(m: &Model, run: &Execution, racing: &HashSet<(u32, u32)>, faults: &mut 
             if let Known::Lacks(i) = *known
                 && let Some((rest, _)) = lacking.get(i as usize)
             {
-                if racing.contains(&(node, class.buffer)) {
-                    continue;
+                if faults.full(Invariant::C) {
+                    return;
                 }
                 let when = match packet {
                     true => format!("nothing writes in phase {} of the step", class.phase),
@@ -173,6 +176,9 @@ fn outputs(m: &Model, faults: &mut Faults) {
                     false => other > c && m.class(other).is_some_and(|o| o.writes > 0),
                 };
                 if twice {
+                    if faults.full(Invariant::C) {
+                        return;
+                    }
                     let by = m.class(other).map_or(NONE, |o| o.writer);
                     faults.push(
                         Fault::new(

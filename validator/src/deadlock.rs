@@ -21,9 +21,9 @@
 //! every reader of the epoch it held; the next step's rewrite comes after the boundary. This part is
 //! judged with the races, where happens-before is known, and reported as D.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
-use amk_schedule_ir::BufferSync;
+use amk_schedule_ir::{BufferSync, InstrId};
 
 use crate::fault::{Fault, Faults, Invariant, Place, Witness};
 use crate::model::{Model, NONE};
@@ -38,7 +38,7 @@ pub(crate) struct Execution {
 
 /// What an SM is stuck on.
 enum Block {
-    Ring(Vec<String>),
+    Ring,
     Counter { node: u32, counter: u32, threshold: u64 },
     Packet { node: u32, access: usize },
     Arrived,
@@ -52,7 +52,9 @@ struct Run<'m, 'p> {
     counters: Vec<u64>,
     /// SMs waiting for a counter.
     counter_waiters: Vec<Vec<(u64, u32)>>,
-    /// Per packet class that is read, writes that have yet to happen.
+    /// Per class, writes that have yet to happen.
+    unwritten: Vec<u32>,
+    /// Per packet class that is read, the classes it waits for that have such writes.
     pending: Vec<u32>,
     packet_waiters: HashMap<u32, Vec<u32>>,
     order: Vec<u32>,
@@ -69,6 +71,7 @@ pub(crate) fn check(m: &Model, faults: &mut Faults) -> Execution {
         done: vec![false; m.boundary() as usize],
         counters: vec![0; m.program.counters.len()],
         counter_waiters: vec![Vec::new(); m.program.counters.len()],
+        unwritten: m.classes.iter().map(|c| c.writes).collect(),
         pending: pending(m),
         packet_waiters: HashMap::new(),
         order: Vec::with_capacity(m.boundary() as usize + 1),
@@ -87,7 +90,7 @@ pub(crate) fn check(m: &Model, faults: &mut Faults) -> Execution {
     Execution { order: run.order, complete }
 }
 
-/// Packet writes that each read class waits for.
+/// The number of written packet classes that each read class waits for.
 fn pending(m: &Model) -> Vec<u32> {
     let of = |c: u32| {
         let class = m.class(c).filter(|class| class.reads > 0)?;
@@ -99,15 +102,46 @@ fn pending(m: &Model) -> Vec<u32> {
             m.overlaps(c)
                 .iter()
                 .filter_map(|&o| m.class(o))
-                .filter(|o| o.phase == class.phase)
-                .fold(0u32, |n, o| n.saturating_add(o.writes))
+                .filter(|o| o.writes > 0 && o.phase == class.phase)
+                .count() as u32
         })
         .collect()
 }
 
+/// What has not run, for those who wait for it: per counter and per class the first instruction of the program that
+/// has yet to signal or write it.
+struct Missing {
+    signal: Vec<u32>,
+    writer: Vec<u32>,
+    /// Per reading class that was asked for, the first writer of what it waits for.
+    of_reads: HashMap<u32, Option<u32>>,
+}
+
+impl Missing {
+    fn new(run: &Run) -> Missing {
+        let m = run.m;
+        let mut signal = vec![NONE; m.program.counters.len()];
+        let mut writer = vec![NONE; m.classes.len()];
+        let undone = |n: &u32| run.done.get(*n as usize) == Some(&false);
+        for n in (0..m.boundary()).filter(undone).rev() {
+            for s in m.signals(n) {
+                if let Some(first) = signal.get_mut(s.counter.index()) {
+                    *first = n;
+                }
+            }
+            for a in m.accesses(n).iter().filter(|a| a.write) {
+                if let Some(first) = writer.get_mut(a.class as usize) {
+                    *first = n;
+                }
+            }
+        }
+        Missing { signal, writer, of_reads: HashMap::new() }
+    }
+}
+
 impl Run<'_, '_> {
     /// Runs one SM as far as it goes; SMs it wakes become ready.
-    fn advance(&mut self, sm: u32, rings: &HashMap<u32, Vec<String>>, ready: &mut Vec<u32>) {
+    fn advance(&mut self, sm: u32, rings: &HashSet<u32>, ready: &mut Vec<u32>) {
         let m = self.m;
         let Some(queue) = m.program.sms.get(sm as usize).map(|s| &s.queue) else { return };
         while let Some(id) = self.at.get(sm as usize).and_then(|&at| queue.get(at)) {
@@ -133,7 +167,7 @@ impl Run<'_, '_> {
         }
     }
 
-    fn block(&self, node: u32, rings: &HashMap<u32, Vec<String>>) -> Option<Block> {
+    fn block(&self, node: u32, rings: &HashSet<u32>) -> Option<Block> {
         for w in self.m.waits(node) {
             let value = self.counters.get(w.counter.index()).copied().unwrap_or(0);
             if value < w.threshold {
@@ -145,7 +179,7 @@ impl Run<'_, '_> {
                 return Some(Block::Packet { node, access });
             }
         }
-        rings.get(&node).map(|cycle| Block::Ring(cycle.clone()))
+        rings.contains(&node).then_some(Block::Ring)
     }
 
     fn execute(&mut self, node: u32, ready: &mut Vec<u32>) {
@@ -161,6 +195,11 @@ impl Run<'_, '_> {
             let Some(class) = m.class(acc.class).filter(|c| c.sync == BufferSync::Packet) else {
                 continue;
             };
+            let Some(left) = self.unwritten.get_mut(acc.class as usize) else { continue };
+            *left = left.saturating_sub(1);
+            if *left > 0 {
+                continue;
+            }
             for &other in m.overlaps(acc.class) {
                 let same = m.class(other).is_some_and(|o| o.reads > 0 && o.phase == class.phase);
                 let Some(n) = self.pending.get_mut(other as usize).filter(|n| same && **n > 0)
@@ -190,8 +229,30 @@ impl Run<'_, '_> {
         }
     }
 
-    /// The SM that a stuck SM waits for, with the reason; `None` if it waits for nobody.
-    fn blocker(&self, sm: u32, rings: &HashMap<u32, Vec<String>>) -> (String, Option<u32>) {
+    /// The instruction to come on an SM that stands first in the program among those which `meets`.
+    fn own(&self, sm: u32, meets: impl Fn(u32) -> bool) -> Option<u32> {
+        let at = self.at.get(sm as usize).copied().unwrap_or(0);
+        let queue = self.m.program.sms.get(sm as usize).map_or(&[][..], |s| &s.queue);
+        queue.get(at..).unwrap_or(&[]).iter().map(|id| id.0).filter(|&n| meets(n)).min()
+    }
+
+    /// The first instruction that has not run and writes what a packet class waits for.
+    fn writer(&self, missing: &mut Missing, read: u32) -> Option<u32> {
+        let m = self.m;
+        let phase = m.class(read).map(|c| c.phase);
+        let first = |c: &u32| missing.writer.get(*c as usize).copied().filter(|&n| n != NONE);
+        let meeting = m.overlaps(read).iter().filter(|&&c| m.class(c).map(|c| c.phase) == phase);
+        *missing.of_reads.entry(read).or_insert_with(|| meeting.filter_map(first).min())
+    }
+
+    /// The SM that a stuck SM waits for, with the reason; `None` if it waits for nobody. An own later signal or
+    /// write shows the shorter cycle.
+    fn blocker(
+        &self,
+        sm: u32,
+        rings: &HashSet<u32>,
+        missing: &mut Missing,
+    ) -> (String, Option<u32>) {
         let m = self.m;
         let head = m
             .program
@@ -200,20 +261,16 @@ impl Run<'_, '_> {
             .and_then(|s| s.queue.get(self.at.get(sm as usize).copied().unwrap_or(0)));
         let block =
             head.map_or(Block::Arrived, |id| self.block(id.0, rings).unwrap_or(Block::Arrived));
-        let undone = |n: &u32| self.done.get(*n as usize) == Some(&false);
         let sm_of = |n: u32| m.sm.get(n as usize).copied();
         match block {
-            Block::Ring(cycle) => (cycle.first().cloned().unwrap_or_default(), None),
+            Block::Ring => ("the ring cannot hold its run".to_owned(), None),
             Block::Counter { node, counter, threshold } => {
                 let has = self.counters.get(counter as usize).copied().unwrap_or(0);
-                let signals = |n: &u32| m.signals(*n).iter().any(|s| s.counter.0 == counter);
-                // An own later signal shows the shorter cycle.
-                let mut missing: Vec<u32> =
-                    (0..m.boundary()).filter(undone).filter(signals).collect();
-                missing.sort_by_key(|&n| sm_of(n) != Some(sm));
+                let signals = |n: u32| m.signals(n).iter().any(|s| s.counter.0 == counter);
+                let any = missing.signal.get(counter as usize).copied().filter(|&n| n != NONE);
                 let who = m.node_name(node);
-                match missing.first() {
-                    Some(&by) => (
+                match self.own(sm, signals).or(any) {
+                    Some(by) => (
                         format!(
                             "{who} waits for counter {counter} >= {threshold} (it has {has}), which {} would signal",
                             m.node_name(by)
@@ -231,19 +288,17 @@ impl Run<'_, '_> {
             Block::Packet { node, access } => {
                 let read = m.accesses(node).get(access).map_or(NONE, |a| a.class);
                 let phase = m.class(read).map(|c| c.phase);
-                let meets = |n: &u32| {
-                    m.accesses(*n).iter().any(|a| {
+                let met: HashSet<u32> = m.overlaps(read).iter().copied().collect();
+                let meets = |n: u32| {
+                    m.accesses(n).iter().any(|a| {
                         a.write
                             && m.class(a.class).map(|c| c.phase) == phase
-                            && m.overlaps(read).contains(&a.class)
+                            && met.contains(&a.class)
                     })
                 };
-                let mut missing: Vec<u32> =
-                    (0..m.boundary()).filter(undone).filter(meets).collect();
-                missing.sort_by_key(|&n| sm_of(n) != Some(sm));
                 let who = m.access_name(node, access);
-                match missing.first() {
-                    Some(&by) => (
+                match self.own(sm, meets).or_else(|| self.writer(missing, read)) {
+                    Some(by) => (
                         format!(
                             "{who} before the packets are there, which {} would write",
                             m.node_name(by)
@@ -258,8 +313,9 @@ impl Run<'_, '_> {
     }
 
     /// Finds every cycle of SMs that wait for each other.
-    fn explain(&self, rings: &HashMap<u32, Vec<String>>, faults: &mut Faults) {
+    fn explain(&self, rings: &HashSet<u32>, faults: &mut Faults) {
         let sms = self.m.program.sms.len();
+        let mut missing = Missing::new(self);
         let stuck = |sm: usize| {
             let queue = self.m.program.sms.get(sm).map_or(0, |s| s.queue.len());
             self.at.get(sm).is_some_and(|&at| at < queue)
@@ -273,7 +329,7 @@ impl Run<'_, '_> {
                 if let Some(s) = seen.get_mut(sm) {
                     *s = walk;
                 }
-                let (why, next) = self.blocker(sm as u32, rings);
+                let (why, next) = self.blocker(sm as u32, rings, &mut missing);
                 let head = self
                     .m
                     .program
@@ -287,7 +343,7 @@ impl Run<'_, '_> {
                     None => {
                         // Rings are reported where they are found.
                         if let Some((_, head, why)) = path.last()
-                            && !rings.contains_key(&(*head as u32))
+                            && !rings.contains(&(*head as u32))
                         {
                             faults.push(
                                 Fault::new(
@@ -306,7 +362,8 @@ impl Run<'_, '_> {
                 && let Some(at) = path.iter().position(|(s, _, _)| *s == sm)
                 && let Some(cycle) = path.get(at..)
                 && let Some((_, head, why)) = cycle.first()
-                && (cycle.len() > 1 || self.blocker(sm as u32, rings).1 == Some(sm as u32))
+                && (cycle.len() > 1
+                    || self.blocker(sm as u32, rings, &mut missing).1 == Some(sm as u32))
             {
                 faults.push(
                     Fault::new(
@@ -325,9 +382,9 @@ impl Run<'_, '_> {
     }
 }
 
-/// Instructions whose run the ring cannot serve, with the cycle.
-fn rings(m: &Model, faults: &mut Faults) -> HashMap<u32, Vec<String>> {
-    let mut found = HashMap::new();
+/// Instructions whose run the ring cannot serve.
+fn rings(m: &Model, faults: &mut Faults) -> HashSet<u32> {
+    let mut found = HashSet::new();
     let slots = u128::from(m.program.resources.ring_slots);
     for (s, sm) in m.program.sms.iter().enumerate() {
         let mut offset = vec![0u128];
@@ -339,15 +396,22 @@ fn rings(m: &Model, faults: &mut Faults) -> HashMap<u32, Vec<String>> {
         let mut consumed: Vec<bool> =
             (0..sm.stream.len()).map(|run| at(run + 1) == at(run)).collect();
         let mut lowest = consumed.iter().take_while(|c| **c).count();
+        // Who consumes the run named in the last fault.
+        let mut owner = (NONE as usize, String::new());
         for id in &sm.queue {
             let Some(run) = m.run(id.0).map(|r| r.index()) else { continue };
             // A run without chunks waits for nothing and holds nothing.
             if run > lowest && at(run + 1) > at(run) && at(run + 1) > at(lowest) + slots {
-                let owner = sm
-                    .queue
-                    .iter()
-                    .find(|q| m.run(q.0).map(|r| r.index()) == Some(lowest))
-                    .map_or_else(String::new, |q| m.node_name(q.0));
+                found.insert(id.0);
+                // The SM gets no further than its first, so the rest is for the list alone.
+                if faults.full(Invariant::D) {
+                    break;
+                }
+                if owner.0 != lowest {
+                    let whose = |q: &&InstrId| m.run(q.0).map(|r| r.index()) == Some(lowest);
+                    let named = sm.queue.iter().find(whose);
+                    owner = (lowest, named.map_or_else(String::new, |q| m.node_name(q.0)));
+                }
                 let cycle = vec![
                     format!(
                         "{} waits for chunk {} of run {run}",
@@ -357,7 +421,7 @@ fn rings(m: &Model, faults: &mut Faults) -> HashMap<u32, Vec<String>> {
                     format!(
                         "the producer of sm {s} can issue it only after a slot of run {lowest}, loaded earlier, is released ({slots} slots)"
                     ),
-                    format!("{owner} would release it, but stands later in the queue"),
+                    format!("{} would release it, but stands later in the queue", owner.1),
                 ];
                 faults.push(
                     Fault::new(
@@ -368,9 +432,8 @@ fn rings(m: &Model, faults: &mut Faults) -> HashMap<u32, Vec<String>> {
                             m.node_name(id.0)
                         ),
                     )
-                    .witness(Witness::Cycle { nodes: cycle.clone() }),
+                    .witness(Witness::Cycle { nodes: cycle }),
                 );
-                found.insert(id.0, cycle);
             }
             if let Some(c) = consumed.get_mut(run) {
                 *c = true;

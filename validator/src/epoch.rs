@@ -81,6 +81,8 @@ fn repeats(m: &Model, run: &Execution, order: &Order, faults: &mut Faults) {
         }
     }
     let time = |node: u32| at.get(node as usize).copied().unwrap_or(0);
+    // Writers are listed in the order of the execution.
+    let last = |c: u32| writers.get(c as usize).and_then(|w| w.last()).map(|&w| time(w));
     let phase = |c: u32| i128::from(m.class(c).map_or(0, |c| c.phase));
     let of = |c: u32| writers.get(c as usize).map_or(&[][..], |w| w);
     for &node in &run.order {
@@ -102,12 +104,14 @@ fn repeats(m: &Model, run: &Execution, order: &Order, faults: &mut Faults) {
                 // writes of a word come in one order (D), that of this execution.
                 let replaced = || {
                     m.overlaps(o).iter().any(|&r| {
-                        let covers = (0..m.pieces(o)).all(|p| {
-                            let both = geometry::intersect(&m.rect(acc.class, p), &m.rect(o, p));
-                            geometry::contains(&m.rect(r, p), &both)
-                        });
-                        let last = |c: u32| of(c).iter().map(|&w| time(w)).max();
-                        covers && r != o && last(r) > last(o)
+                        let covers = || {
+                            (0..m.pieces(o)).all(|p| {
+                                let both =
+                                    geometry::intersect(&m.rect(acc.class, p), &m.rect(o, p));
+                                geometry::contains(&m.rect(r, p), &both)
+                            })
+                        };
+                        r != o && last(r) > last(o) && covers()
                     })
                 };
                 let step = if mine != phase(o)
@@ -120,6 +124,9 @@ fn repeats(m: &Model, run: &Execution, order: &Order, faults: &mut Faults) {
                 } else {
                     continue;
                 };
+                if faults.full(Invariant::E) {
+                    return;
+                }
                 let buffer = m.class(o).map_or(0, |c| c.buffer);
                 faults.push(
                     Fault::new(

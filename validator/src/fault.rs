@@ -95,12 +95,12 @@ pub enum Witness {
     None,
     /// Waits in a circle: each entry waits for the next, the last for the first.
     Cycle { nodes: Vec<String> },
-    /// Two accesses with nothing to order them.
+    /// Two accesses, neither of which is ordered before the other.
     Race {
         /// The access that comes first in the order the validator tried.
         first: String,
         second: String,
-        /// The edge that would order them.
+        /// The edge that would order them; one the other way would too.
         missing: String,
     },
     /// The exact elements at fault, as a region of `buffer` in the text form.
@@ -182,13 +182,13 @@ pub struct Report {
     pub faults: Vec<Fault>,
     /// Checks that could not be made. Never empty without a fault.
     pub skipped: Vec<Skipped>,
-    /// Faults beyond [`MAX_FAULTS`] of one invariant, which are counted and not listed.
+    /// Faults beyond [`MAX_FAULTS`] of one invariant that were met and not listed; checks of pairs stop looking there.
     pub omitted: u64,
     /// Number of instructions judged.
     pub instructions: usize,
 }
 
-/// Most faults of one invariant that a report lists; the rest is counted.
+/// Most faults of one invariant that a report lists; the rest is counted where it is met, and not looked for.
 pub const MAX_FAULTS: usize = 1000;
 
 /// Collects faults while the checks run.

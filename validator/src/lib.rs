@@ -57,6 +57,7 @@
 //!   - cache rows that only the ring makes visible to the producer, and writes of past rows;
 //!   - packet readers whom only another access of the word, to a later epoch and before them, keeps from an
 //!     old word with the same tag;
+//!   - waits for 0 and signals of 0, which do nothing;
 //!   - `boundary` instructions with waits or signals, and `plain` boundaries with accesses;
 //!   - regions that are empty but lie outside; symbolic bounds that may cut a packet word; accesses that meet
 //!     only at positions where another bound keeps them apart; bounds that are more, or cross at more

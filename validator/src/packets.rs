@@ -10,8 +10,6 @@
 //!   somebody who happens before the later, or by the later one itself. Then the coherence of the word keeps them
 //!   in order (semantics 5).
 
-use std::collections::{HashMap, HashSet};
-
 use amk_schedule_ir::BufferSync;
 
 use crate::deadlock::Execution;
@@ -33,10 +31,25 @@ fn is_packet(m: &Model, class: u32) -> bool {
     m.sync(class) == Some(BufferSync::Packet)
 }
 
+/// The first two writing accesses of each class: instruction and number of the access.
+fn first_writers(m: &Model) -> Vec<[(u32, u32); 2]> {
+    let mut writers = vec![[(NONE, 0); 2]; m.classes.len()];
+    for node in 0..m.boundary() {
+        for (k, acc) in m.accesses(node).iter().enumerate().filter(|(_, a)| a.write) {
+            let free = |w: &&mut (u32, u32)| w.0 == NONE;
+            let known = writers.get_mut(acc.class as usize);
+            if let Some(w) = known.and_then(|w| w.iter_mut().find(free)) {
+                *w = (node, k as u32);
+            }
+        }
+    }
+    writers
+}
+
 fn one_writer(m: &Model, faults: &mut Faults) {
     let written = |c: u32| m.class(c).filter(|x| x.writes > 0);
-    let mut clashes: Vec<(u32, u32)> = Vec::new();
-    let mut wanted = HashSet::new();
+    // Looked for when there is something to say.
+    let mut writers = None;
     for c in 0..m.classes.len() as u32 {
         let Some(class) = written(c).filter(|_| is_packet(m, c)) else { continue };
         for &other in m.overlaps(c) {
@@ -44,43 +57,32 @@ fn one_writer(m: &Model, faults: &mut Faults) {
                 true => class.writes > 1,
                 false => other > c && written(other).is_some_and(|o| o.phase == class.phase),
             };
-            if clash {
-                clashes.push((c, other));
-                wanted.extend([c, other]);
+            if !clash {
+                continue;
             }
-        }
-    }
-    if clashes.is_empty() {
-        return;
-    }
-    let mut writers: HashMap<u32, Vec<(u32, usize)>> = HashMap::new();
-    for node in 0..m.boundary() {
-        for (k, acc) in m.accesses(node).iter().enumerate() {
-            if acc.write && wanted.contains(&acc.class) {
-                writers.entry(acc.class).or_default().push((node, k));
+            if faults.full(Invariant::R) {
+                return;
             }
-        }
-    }
-    for (a, b) in clashes {
-        let of = |c: u32| writers.get(&c).map_or(&[][..], |w| w);
-        let first = of(a).first();
-        let second = if a == b { of(b).get(1) } else { of(b).first() };
-        if let (Some(&(x, i)), Some(&(y, j))) = (first, second) {
-            let class = m.class(a);
-            let buffer = class.map_or(0, |c| c.buffer);
+            let writers = writers.get_or_insert_with(|| first_writers(m));
+            let of = |c: u32| writers.get(c as usize).copied().unwrap_or([(NONE, 0); 2]);
+            let [(x, i), second] = of(c);
+            let (y, j) = if other == c { second } else { of(other)[0] };
+            if x == NONE || y == NONE {
+                continue;
+            }
             faults.push(
                 Fault::new(
                     Invariant::R,
                     m.node_place(y),
                     format!(
                         "{} and {}, but a packet word of {} has one writer in each phase (here {}); split the tiles or use another phase",
-                        m.access_name(x, i),
-                        m.access_name(y, j),
-                        m.buffer_name(buffer),
-                        class.map_or(0, |c| c.phase)
+                        m.access_name(x, i as usize),
+                        m.access_name(y, j as usize),
+                        m.buffer_name(class.buffer),
+                        class.phase
                     ),
                 )
-                .witness(m.range(buffer, m.shared(a, b))),
+                .witness(m.range(class.buffer, m.shared(c, other))),
             );
         }
     }
@@ -129,6 +131,9 @@ fn rewrites(m: &Model, run: &Execution, order: &Order, faults: &mut Faults) {
                     for reader in
                         of_others.flat_map(|l| l.unordered(order, node)).filter(|&r| r != node)
                     {
+                        if faults.full(Invariant::D) {
+                            return;
+                        }
                         faults.push(
                             Fault::new(
                                 Invariant::D,
@@ -156,12 +161,15 @@ fn rewrites(m: &Model, run: &Execution, order: &Order, faults: &mut Faults) {
                             })
                             .collect();
                         if !delivered(m, acc.class, o, &readers) {
+                            if faults.full(Invariant::D) {
+                                return;
+                            }
                             faults.push(
                                 Fault::new(
                                     Invariant::D,
                                     m.node_place(node),
                                     format!(
-                                        "{} in phase {mine} may be overwritten by {} in phase {}, which is not ordered before it, and readers of phase {mine} would wait for ever; order the two",
+                                        "{} in phase {mine} may be overwritten by {} in phase {}, since neither is ordered before the other, and readers of phase {mine} would wait for ever; order the two",
                                         m.access_name(node, k), m.node_name(late), phase(o)
                                     ),
                                 )
@@ -171,13 +179,17 @@ fn rewrites(m: &Model, run: &Execution, order: &Order, faults: &mut Faults) {
                     }
                 }
             } else {
-                for o in others.filter(|&o| written(o).is_some()) {
-                    let gone = m.overlaps(acc.class).iter().any(|&w| {
-                        phase(w) == mine
-                            && written(w).is_some_and(|t| written(o).is_some_and(|u| u >= t))
-                            && meet(m, acc.class, w, o)
-                    });
+                // The writes it waits for; none is rewritten by what came before all of them.
+                let own = m.overlaps(acc.class).iter().copied().filter(|&w| phase(w) == mine);
+                let own: Vec<(u32, u32)> = own.filter_map(|w| Some((written(w)?, w))).collect();
+                let first = own.iter().map(|w| w.0).min().unwrap_or(NONE);
+                for o in others {
+                    let Some(then) = written(o).filter(|&then| then >= first) else { continue };
+                    let gone = own.iter().any(|&(t, w)| then >= t && meet(m, acc.class, w, o));
                     if gone {
+                        if faults.full(Invariant::D) {
+                            return;
+                        }
                         faults.push(
                             Fault::new(
                                 Invariant::D,

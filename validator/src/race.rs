@@ -134,15 +134,15 @@ fn report(
     let mine = m.accesses(node).get(k).map_or(NONE, |a| a.class);
     let shared = m.shared(class, mine);
     let why = if leans {
-        "only packets lead from one to the other, and a packet delivers its own word and orders nothing else"
+        "neither is ordered before the other, as only packets lead from one to the other, and a packet delivers its own word and orders nothing else"
     } else {
-        "nothing orders the two"
+        "neither is ordered before the other"
     };
     let mut fault = Fault::new(
         Invariant::R,
         m.node_place(node),
         format!(
-            "{two} while {one}, which share {shared} of {}: {why}; let {} signal a counter that {} waits for, or reuse the buffer later",
+            "{two} while {one}, which share {shared} of {}: {why}; let {} signal a counter that {} waits for, or the other way round, or reuse the buffer later",
             m.buffer_name(buffer),
             m.node_name(first),
             m.node_name(node)
@@ -151,7 +151,11 @@ fn report(
     .witness(Witness::Race {
         first: one,
         second: two,
-        missing: format!("{} before {}", m.node_name(first), m.node_name(node)),
+        missing: format!(
+            "{} before {}, or the other way round",
+            m.node_name(first),
+            m.node_name(node)
+        ),
     });
     if let Some(a) = m.access(node, k) {
         fault = fault.access(a);
@@ -173,6 +177,8 @@ fn leans_on_packets(m: &Model, first: u32, second: u32) -> bool {
     }
     let place = |n: u32| Some((*m.sm.get(n as usize)?, *m.pos.get(n as usize)?));
     let Some((sm, pos)) = place(first) else { return false };
+    // Readers of one class wait for the same writers.
+    let mut read = HashSet::new();
     let mut work = vec![second];
     while let Some(node) = work.pop() {
         let Some((s, p)) = place(node) else { continue };
@@ -180,13 +186,13 @@ fn leans_on_packets(m: &Model, first: u32, second: u32) -> bool {
         let queue = m.program.sms.get(s as usize).map_or(&[][..], |x| &x.queue);
         for id in queue.get(from as usize..p as usize + 1).unwrap_or(&[]) {
             for acc in m.accesses(id.0).iter().filter(|a| !a.write) {
-                if m.sync(acc.class) != Some(BufferSync::Packet) {
+                if m.sync(acc.class) != Some(BufferSync::Packet) || !read.insert(acc.class) {
                     continue;
                 }
                 let phase = m.class(acc.class).map(|c| c.phase);
                 for other in m.overlaps(acc.class) {
                     if m.class(*other).map(|c| c.phase) == phase {
-                        work.extend(writers.get(other).into_iter().flatten());
+                        work.extend(writers.remove(other).into_iter().flatten());
                     }
                 }
             }

@@ -7,7 +7,7 @@ use amk_schedule_ir::program::{
     BLOCK_BYTES, BoundaryOp, BufferKind, BufferSync, Instruction, Program, Run, RunSource,
     TILE_ROWS, weight_blocks,
 };
-use amk_schedule_ir::{BufferId, CounterId, TILE_GROUP, Target};
+use amk_schedule_ir::{BufferId, CounterId, Target, tile_group};
 use serde::Serialize;
 
 use super::{Calibration, CostError, OpCost, Options};
@@ -372,7 +372,7 @@ impl Builder<'_> {
         let byte = (cost.per_kb + cost.per_kb_warp / warps) / 1024.0;
         let groups = |lo: u64, hi: u64| {
             let tiles = (hi - lo.min(hi)).div_ceil(TILE_ROWS);
-            tiles.div_ceil(u64::from(TILE_GROUP)).max(1) as f64
+            tiles.div_ceil(u64::from(tile_group(self.program.tokens.into()))).max(1) as f64
         };
         let after = match op {
             Op::NormQkv(o) => cost.group * groups(o.rows.lo, o.rows.hi),

@@ -1,4 +1,4 @@
-//! Matrix products over the weight stream. Weights are the B operand of `mma.m16n8k16`; the input
+//! Matrix products over the weight stream. Weights are the A operand of `mma.m16n8k16`, a packed block at a time; the input
 //! vector is staged once, and each warp sums a slice of K for every tile.
 //!
 //! A norm multiplies by its weight on the way in and by `1/rms` on the way out (the sum of squares is

@@ -151,7 +151,7 @@ ops! {
 /// Shared memory of a matrix product with input width `k` and `tiles` output tiles at once.
 ///
 /// Input: `tokens` rows times `terms` bf16 terms, each padded to whole K blocks plus 16 bytes against
-/// bank conflicts. Partial: two alternating sets of one float32 per output row, token and warp.
+/// bank conflicts. Partial: two alternating sets of one float32 per output row of a tile group, token and warp.
 pub(crate) fn linear_shared(
     cx: OpContext,
     resources: &Resources,
@@ -160,7 +160,7 @@ pub(crate) fn linear_shared(
 ) -> Vec<(Area, u64)> {
     let rows = cx.tokens.saturating_mul(terms);
     let row_bytes = input_row_bytes(k);
-    let group = u64::from(crate::TILE_GROUP);
+    let group = u64::from(crate::tile_group(cx.tokens));
     vec![
         (Area::Input, rows.saturating_mul(row_bytes)),
         (
