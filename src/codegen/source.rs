@@ -240,17 +240,12 @@ pub(crate) fn render(
     let level = options.in_flight;
     let many = level <= InFlight::Some;
     let pass = if many { (16 / slice).clamp(1, 8).min(attention.group_max) } else { 1 };
-    // Positions in flight, as many as take few registers beside the pass and the ops around it.
-    let merges = plan.ops.contains(&"attention_merge");
+    // Positions in flight: so many loads of a lane as there are registers for beside the pass and the ops around it.
     let wide_kv = target.sm == "sm_90a" && attention.kv == DType::Bf16;
+    let loads = slice / vector;
     let depth = match level {
-        InFlight::Many | InFlight::Several
-            if wide_kv && (merges || program.tokens > 1 || attention.group_max > pass) =>
-        {
-            (32 / (slice * pass)).clamp(1, 2)
-        }
-        InFlight::Many | InFlight::Several if wide_kv => (32 / (slice * pass)).clamp(1, 4),
-        InFlight::Some if wide_kv && slice * pass == 8 => 2,
+        InFlight::Many | InFlight::Several if wide_kv => (4 / loads).clamp(1, 4),
+        InFlight::Some if wide_kv => (4 / loads).clamp(1, 2),
         _ => 1,
     };
     // Partial results of one head that a merge fetches at once.

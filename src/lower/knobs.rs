@@ -188,13 +188,14 @@ impl Default for Knobs {
     }
 }
 
-/// Parts the past of a bucket is cut into when there are SMs enough.
-fn wanted_splits(bucket: Bucket) -> u64 {
+/// Parts the past of a bucket is cut into: the least that units are made small for, and the most that is used where
+/// SMs are left over. More of either shortens what a unit does and lengthens the merge (figures in benches/README.md).
+fn wanted_splits(bucket: Bucket) -> (u64, u64) {
     match bucket.last {
-        0..=256 => 1,
-        257..=1024 => 4,
-        1025..=4096 => 8,
-        _ => 16,
+        0..=256 => (1, 1),
+        257..=1024 => (4, 4),
+        1025..=4096 => (4, 8),
+        _ => (8, 16),
     }
 }
 
@@ -363,9 +364,9 @@ impl Knobs {
             Some(n) => n,
             None => {
                 // As few heads a unit as there are SMs for: short units shorten the dependency chain.
-                let wanted = self.splits.map_or(wanted_splits(bucket), u64::from);
+                let least = self.splits.map_or(wanted_splits(bucket).0, u64::from);
                 let spread = (1..s.group())
-                    .find(|n| s.kv_heads * s.group().div_ceil(*n) * wanted <= u64::from(grid))
+                    .find(|n| s.kv_heads * s.group().div_ceil(*n) * least <= u64::from(grid))
                     .unwrap_or(s.group());
                 spread.min(self.default_q_heads(shape, target, cx))
             }
@@ -376,7 +377,7 @@ impl Knobs {
                 return Err(LowerError::knob("splits", n, "1 to 65536"));
             }
             Some(n) => u64::from(n),
-            None => wanted_splits(bucket).min(u64::from(grid) / units).max(1),
+            None => wanted_splits(bucket).1.min(u64::from(grid) / units).max(1),
         };
         let threads = (self.consumer_warps + 1) * 32;
         let most = (target.registers_per_sm / threads).min(target.registers_per_thread).min(255);

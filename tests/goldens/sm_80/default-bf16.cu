@@ -45,6 +45,12 @@ AMK_FN float amk_rcp_approx(float b) {
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(b));
   return r;
 }
+// 2^x to two units in the last place; nothing below the least normal number.
+AMK_FN float amk_exp2(float x) {
+  float r;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
+  return r;
+}
 AMK_FN float amk_rsqrt_approx(float x) {
   float r;
   asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
@@ -260,7 +266,7 @@ AMK_FN void amk_spin_pause(u32, u32, u32, u32, u32, u32) {}
 // Every wait ends: when its condition holds, or when the launch has been given up because some wait
 // outlasted the limit. The first to give up reports where; the rest see the word and stop waiting.
 // A warp that waits for packets goes on as a whole (`amk_warp_all`): lanes that left the loop one by one would stay apart
-// behind it, and every shuffle there take a microsecond instead of twenty nanoseconds.
+// behind it, and every shuffle there take 100 to 200 nanoseconds instead of twenty.
 struct SpinReport { u32 given_up, sm, pc, edge, expected, seen, step, pad; };
 enum Edge : u32 { EDGE_PACKET = 1, EDGE_COUNTER = 2, EDGE_BOUNDARY = 3, EDGE_RING = 4 };
 
@@ -400,6 +406,10 @@ struct Context {
   AMK_FN u64 field64(u32 f) const { return (u64)field(f) | ((u64)field(f + 1) << 32); }
   AMK_FN u8* operand(u32 f) const { return p->arena + field64(f); }
   AMK_FN u32 tag(u32 phase) const { return packet_tag(p->epoch_base, step, phase); }
+  // Ends a look at packets, for all lanes of the warp at once: every word that they want is here, or waiting is over.
+  AMK_FN bool packets_end(Spin& spin, bool here, u32 tag, u32 seen) const {
+    return amk_warp_all(here || spin.give_up(*p, sm, pc, step, EDGE_PACKET, tag, seen));
+  }
 };
 enum Flags : u32 { FLAG_LAST = 1, FLAG_APPEND = 2, FLAG_UNROTATED = 4 };
 enum DType : u32 { BF16, F16, F32 };
@@ -686,7 +696,7 @@ AMK_UNROLL
 AMK_UNROLL
           for (u32 i = 0; i < N; ++i)
             if (wanted(r, i) && !in[r][i].ready(tag, load_left<G>(cx, first + i))) { all = false; seen = in[r][i].seen(); }
-        if (S != PACKET || amk_warp_all(all || spin.give_up(*cx.p, cx.sm, cx.pc, cx.step, EDGE_PACKET, tag, seen))) break;
+        if (S != PACKET || cx.packets_end(spin, all, tag, seen)) break;
       }
 AMK_UNROLL
       for (u32 r = 0; r < ROWS; ++r)
@@ -1083,7 +1093,7 @@ AMK_UNROLL
           here = false;
           seen = (u32)(a[x] >> 32);
         }
-      if (S != PACKET || amk_warp_all(here || spin.give_up(*cx.p, cx.sm, cx.pc, cx.step, EDGE_PACKET, tag, seen))) break;
+      if (S != PACKET || cx.packets_end(spin, here, tag, seen)) break;
     }
 AMK_UNROLL
     for (u32 x = 0; x < BATCH; ++x) {
@@ -1162,14 +1172,20 @@ AMK_UNROLL
 struct Softmax {
   float max[PASS], sum[PASS], out[PASS][NV * VE];
 };
-// Scores of one position under the pass's queries, by all lanes that share it; far below any other
-// where it is not to be seen.
-AMK_FN void softmax_scores(const float (&q)[PASS][NV * VE], const float (&k)[NV * VE], bool valid, float (&scores)[PASS]) {
+// This lane's share of the scores of one position under the pass's queries.
+AMK_FN void softmax_dots(const float (&q)[PASS][NV * VE], const float (&k)[NV * VE], float (&scores)[PASS]) {
 AMK_UNROLL
   for (u32 h = 0; h < PASS; ++h) {
-    float s = 0.f;
+    scores[h] = 0.f;
 AMK_UNROLL
-    for (u32 i = 0; i < NV * VE; ++i) s = fmaf(q[h][i], k[i], s);
+    for (u32 i = 0; i < NV * VE; ++i) scores[h] = fmaf(q[h][i], k[i], scores[h]);
+  }
+}
+// The scores from the shares of all lanes that have the position; far below any other where it is not to be seen.
+AMK_FN void softmax_scores(float (&scores)[PASS], bool valid) {
+AMK_UNROLL
+  for (u32 h = 0; h < PASS; ++h) {
+    float s = scores[h];
 AMK_UNROLL
     for (u32 o = 1; o < LANES; o <<= 1) s += amk_shfl_xor(s, o);
     scores[h] = valid ? s : -1e30f;
@@ -1182,14 +1198,14 @@ AMK_UNROLL
     float top = a.max[h];
 AMK_UNROLL
     for (u32 x = 0; x < N; ++x) top = fmaxf(top, scores[x][h]);
-    const float keep = exp2f(a.max[h] - top);
+    const float keep = amk_exp2(a.max[h] - top);
     a.max[h] = top;
     a.sum[h] *= keep;
 AMK_UNROLL
     for (u32 i = 0; i < NV * VE; ++i) a.out[h][i] *= keep;
 AMK_UNROLL
     for (u32 x = 0; x < N; ++x) {
-      scores[x][h] = scores[x][h] > -1e30f ? exp2f(scores[x][h] - top) : 0.f;
+      scores[x][h] = scores[x][h] > -1e30f ? amk_exp2(scores[x][h] - top) : 0.f;
       a.sum[h] += scores[x][h];
     }
   }
@@ -1226,8 +1242,9 @@ AMK_FN void op_attention(Context& cx) {
   const u32 blocks = from < to ? (to - from + BLOCK - 1) / BLOCK : 0, past = blocks < SHARE ? blocks : SHARE;
   const u32 own = SHARE == 1 ? 0 : past < SHARE ? past : SHARE - 1, sharing = SHARE == 1 ? 1 : last ? own + 1 : past;
 
-  // Past keys and values are old: their first loads go out before the wait.
-  KvWord kw[DEPTH][NV], vw[DEPTH][NV];
+  // Past keys and values are old: their first loads go out before the wait. Words of positions behind the last are
+  // those of earlier ones or zeros, and count for nothing.
+  KvWord kw[DEPTH][NV] = {}, vw[DEPTH][NV] = {};
   auto prefetch = [&](const u8* rows, KvWord (&words)[NV], u32 position) {
     if (position < to) {
 AMK_UNROLL
@@ -1242,10 +1259,10 @@ AMK_UNROLL
       prefetch(values, vw[x], from + share * BLOCK + x * SIDE + group);
     }
   };
-  auto unpack = [&](const KvWord (&words)[NV], u32 position, float (&row)[NV * VE]) {
+  auto unpack = [&](const KvWord (&words)[NV], float (&row)[NV * VE]) {
 AMK_UNROLL
     for (u32 j = 0; j < NV; ++j) {
-      if (position < to && (VECTORS % LANES == 0 || j * LANES + c < VECTORS)) {
+      if (VECTORS % LANES == 0 || j * LANES + c < VECTORS) {
         kv_unpack(words[j], row + j * VE);
       } else {
 AMK_UNROLL
@@ -1269,7 +1286,7 @@ AMK_NO_UNROLL
   for (u32 m0 = 0; m0 < TOKENS; m0 += ABREAST) {
     const u32 m = m0 + cx.w / SHARE, abreast = TOKENS - m0 < ABREAST ? TOKENS - m0 : ABREAST;
 AMK_NO_UNROLL
-    for (u32 h0 = 0; h0 < heads && m < TOKENS && share < sharing; h0 += PASS) {
+    for (u32 h0 = 0; h0 < (GROUP_MAX <= PASS ? PASS : heads) && m < TOKENS && share < sharing; h0 += PASS) {
       float qr[PASS][NV * VE];
       Softmax acc;
 AMK_UNROLL
@@ -1288,22 +1305,26 @@ AMK_UNROLL
       if (TOKENS > 1 || h0) prefetch_all();
 AMK_NO_UNROLL
       for (u32 base = from + share * BLOCK; base < to; base += SHARE * BLOCK) {
+        // Each word is loaded again where its last use lies behind and no shuffle between: the load must not be given
+        // other registers, whose move into place would wait for it.
         float row[NV * VE], weights[DEPTH][PASS];
 AMK_UNROLL
         for (u32 x = 0; x < DEPTH; ++x) {
-          const u32 position = base + x * SIDE + group;
-          unpack(kw[x], position, row);
-          prefetch(keys, kw[x], position + SHARE * BLOCK);
-          softmax_scores(qr, row, position < to, weights[x]);
+          unpack(kw[x], row);
+          softmax_dots(qr, row, weights[x]);
         }
+AMK_UNROLL
+        for (u32 x = 0; x < DEPTH; ++x) prefetch(keys, kw[x], base + SHARE * BLOCK + x * SIDE + group);
+AMK_UNROLL
+        for (u32 x = 0; x < DEPTH; ++x) softmax_scores(weights[x], base + x * SIDE + group < to);
         softmax_weights<DEPTH>(acc, weights);
 AMK_UNROLL
         for (u32 x = 0; x < DEPTH; ++x) {
-          const u32 position = base + x * SIDE + group;
-          unpack(vw[x], position, row);
-          prefetch(values, vw[x], position + SHARE * BLOCK);
+          unpack(vw[x], row);
           softmax_values(acc, weights[x], row);
         }
+AMK_UNROLL
+        for (u32 x = 0; x < DEPTH; ++x) prefetch(values, vw[x], base + SHARE * BLOCK + x * SIDE + group);
       }
       if (last && share == own) {
         // The step's own positions up to this token, SIDE at a time.
@@ -1315,7 +1336,8 @@ AMK_NO_UNROLL
           lane_rotated(k_now + row * HD, rope + row * ROT, c, k);
 AMK_UNROLL
           for (u32 i = 0; i < NV * VE; ++i) k[i] = kv_round(k[i]);
-          softmax_scores(qr, k, r <= m, weights[0]);
+          softmax_dots(qr, k, weights[0]);
+          softmax_scores(weights[0], r <= m);
           softmax_weights<1>(acc, weights);
           lane_row(v_now + row * HD, c, k);
 AMK_UNROLL
@@ -1329,7 +1351,7 @@ AMK_UNROLL
 AMK_UNROLL
         for (u32 o = LANES; o < 32; o <<= 1) {
           const float max2 = amk_shfl_xor(acc.max[h], o), sum2 = amk_shfl_xor(acc.sum[h], o);
-          const float top = fmaxf(acc.max[h], max2), f1 = exp2f(acc.max[h] - top), f2 = exp2f(max2 - top);
+          const float top = fmaxf(acc.max[h], max2), f1 = amk_exp2(acc.max[h] - top), f2 = amk_exp2(max2 - top);
           acc.sum[h] = acc.sum[h] * f1 + sum2 * f2;
           acc.max[h] = top;
 AMK_UNROLL
@@ -1369,7 +1391,7 @@ AMK_UNROLL
       for (u32 x = 0; x < SHARE; ++x)
         if (x < sharing) {
           const float* part = first + x * heads * (HD + 2);
-          const float f = exp2f(part[HD] - top);
+          const float f = amk_exp2(part[HD] - top);
           sum += f * part[HD + 1];
           v += f * part[d];
         }
