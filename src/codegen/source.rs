@@ -242,12 +242,12 @@ pub(crate) fn render(
     let pass = if many { (16 / slice).clamp(1, 8).min(attention.group_max) } else { 1 };
     // Positions in flight: so many loads of a lane as there are registers for beside the pass and the ops around it.
     let wide_kv = target.sm == "sm_90a" && attention.kv == DType::Bf16;
-    let loads = slice / vector;
-    let depth = match level {
-        InFlight::Many | InFlight::Several if wide_kv => (4 / loads).clamp(1, 4),
-        InFlight::Some if wide_kv => (4 / loads).clamp(1, 2),
+    let most = match level {
+        InFlight::Many | InFlight::Several if wide_kv => 4,
+        InFlight::Some if wide_kv => 2,
         _ => 1,
     };
+    let depth = (4 / (slice / vector)).clamp(1, most);
     // Partial results of one head that a merge fetches at once.
     let merge_batch = match level {
         InFlight::Many => 4,

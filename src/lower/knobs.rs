@@ -112,8 +112,8 @@ pub struct Knobs {
     /// Most ring slots, at least 2; there are never more than fit. Absent: 64.
     pub ring_slots: Option<u32>,
     pub windows: Windows,
-    /// Parts the past is cut into for attention. Absent: 1 up to position 256, 4 up to 1,024, then 16,
-    /// as long as every unit has an SM of its own.
+    /// Parts the past is cut into for attention. Absent: 1 below position 256, 4 below 1,024, 4 to 8 below 4,096, then 8
+    /// to 16, as long as every unit has an SM of its own.
     pub splits: Option<u32>,
     /// Query heads of one attention unit. Absent: as few as leave every unit an SM of its own, at most
     /// as many as have scratch in a fifth of the shared memory.
@@ -357,6 +357,7 @@ impl Knobs {
         let tokens = u64::from(self.tokens);
         let capacity = self.check_capacity(s.max_positions, bucket)?;
         let cx = OpContext { tokens };
+        let (least_splits, most_splits) = wanted_splits(bucket);
         let q_heads_per_unit = match self.q_heads_per_unit {
             Some(n) if n == 0 || n > s.group() => {
                 return Err(LowerError::knob("q_heads_per_unit", n, format!("1 to {}", s.group())));
@@ -364,7 +365,7 @@ impl Knobs {
             Some(n) => n,
             None => {
                 // As few heads a unit as there are SMs for: short units shorten the dependency chain.
-                let least = self.splits.map_or(wanted_splits(bucket).0, u64::from);
+                let least = self.splits.map_or(least_splits, u64::from);
                 let spread = (1..s.group())
                     .find(|n| s.kv_heads * s.group().div_ceil(*n) * least <= u64::from(grid))
                     .unwrap_or(s.group());
@@ -377,7 +378,7 @@ impl Knobs {
                 return Err(LowerError::knob("splits", n, "1 to 65536"));
             }
             Some(n) => u64::from(n),
-            None => wanted_splits(bucket).1.min(u64::from(grid) / units).max(1),
+            None => most_splits.min(u64::from(grid) / units).max(1),
         };
         let threads = (self.consumer_warps + 1) * 32;
         let most = (target.registers_per_sm / threads).min(target.registers_per_thread).min(255);
