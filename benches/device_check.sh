@@ -6,8 +6,8 @@
 # AMK is a release build of amk. Parts, in the order they run when none is named:
 #   info verify live refusals hang corrupt repeat other prefill bench trace profile sanitizer
 # Each part writes OUT_DIR/PART.jsonl (or more files) and its time to OUT_DIR/times.jsonl.
-# Environment: SHAPES (names under tests/shapes, for bench and repeat), POSITIONS, ROUNDS, BATCH, BASELINE (graph,compile
-# or empty), REPEAT (launches), WORK (folder for random checkpoints, kept), MODELS (checkpoints of verify), AMK_COMMIT,
+# Environment: SHAPES (names under tests/shapes or SmolLM2-135M-Instruct, for all parts that measure), POSITIONS, ROUNDS, BATCH,
+# BASELINE (graph,compile or empty), STEPS (tokens of a long launch), KNOBS (a file, for bench), REPEAT (launches), WORK (folder for random checkpoints, kept), MODELS (checkpoints of verify), AMK_COMMIT,
 # SMOLLM2 (folder that tools/fetch_smollm2.py made; without it there is no live comparison, and verify leaves the model out).
 set -u
 amk=$(realpath "$1"); out=$2; shift 2
@@ -16,7 +16,7 @@ cd "$(dirname "$0")/.."
 WORK=${WORK:-/tmp/amk-device-check}; mkdir -p "$WORK"
 export AMK_CACHE=${AMK_CACHE:-$WORK/cache}
 SHAPES=${SHAPES:-llama-3.2-1b}; POSITIONS=${POSITIONS:-16,256,1024,4000}; ROUNDS=${ROUNDS:-20}; BATCH=${BATCH:-20}
-BASELINE=${BASELINE-graph}; REPEAT=${REPEAT:-10000}
+BASELINE=${BASELINE-graph}; STEPS=${STEPS:-128}; KNOBS=${KNOBS:-}; REPEAT=${REPEAT:-10000}
 MODELS=${MODELS:-embedded $(cd tests/checkpoints && ls -d -- *-bf16 *-f32 *-f16)}
 fails=0
 
@@ -49,14 +49,16 @@ expect() {
   say "$@"; rc=$?
   [ $rc -eq "$want" ] || { fails=$((fails + 1)); echo "  ^ FAILED: exit code $rc, $want is right"; }
 }
+missed() { fails=$((fails + 1)); echo "FAILED: there is no checkpoint of $1"; }
 SMOLLM2=${SMOLLM2:-}; [ -n "$SMOLLM2" ] && MODELS="$MODELS SmolLM2-135M-Instruct"
 model_of() {
   case $1 in embedded) ;; SmolLM2-135M-Instruct) echo "$SMOLLM2" ;; *) echo "tests/checkpoints/$1" ;; esac
 }
 golden_of() { [ "$1" = embedded ] && echo models/default/golden.json || echo "tests/goldens/hf/$1.json"; }
 has_bf16() { python3 -c "import json, sys; sys.exit('bf16' not in json.load(open(sys.argv[1]))['runs'])" "$(golden_of "$1")"; }
-checkpoint() { # name of a shape: a random checkpoint of it, made once
+checkpoint() { # name of a shape: a random checkpoint of it, made once; the one real model is where SMOLLM2 says
   local dir=$WORK/$1
+  [ "$1" = SmolLM2-135M-Instruct ] && { echo "${SMOLLM2:?is not set}"; return; }
   [ -f "$dir/config.json" ] && [ -n "$(ls "$dir"/*.safetensors 2>/dev/null)" ] \
     || timeout 200 python3 benches/random_checkpoint.py "tests/shapes/$1.json" "$dir" >&2 || return 1
   echo "$dir"
@@ -96,7 +98,7 @@ part_corrupt() { expect 0 corrupt 60 "$amk" diagnose corrupt --json; }
 part_repeat() {
   expect 0 "repeat embedded" 120 "$amk" bench --repeat-check "$REPEAT" --json
   for s in $SHAPES; do
-    local c; c=$(checkpoint $s) || continue
+    local c; c=$(checkpoint $s) || { missed $s; continue; }
     expect 0 "repeat $s" 200 "$amk" bench "$c" --repeat-check "$REPEAT" --json
   done
 }
@@ -112,21 +114,21 @@ part_other() { # the sm_80 family from PTX, and the 99 KB of sm_120, by tokens
 }
 part_prefill() {
   for s in $SHAPES; do
-    local c; c=$(checkpoint $s) || continue
+    local c; c=$(checkpoint $s) || { missed $s; continue; }
     expect 0 "prefill $s" 120 "$amk" bench "$c" --prefill --positions 16 --rounds "$ROUNDS" --batch "$BATCH" --no-ceiling --json
     expect 0 "one position $s" 120 "$amk" bench "$c" --positions 16 --rounds "$ROUNDS" --batch "$BATCH" --no-ceiling --json
   done
 }
 part_bench() {
   for s in $SHAPES; do
-    local c; c=$(checkpoint $s) || continue
-    expect 0 "bench $s" 580 "$amk" bench "$c" --positions "$POSITIONS" --rounds "$ROUNDS" --batch "$BATCH" ${BASELINE:+--baseline $BASELINE} --save "$out/bench-$s.json" --json
-    expect 0 "bench $s 32 tokens" 120 "$amk" bench "$c" --positions 16 --steps 32 --rounds 10 --batch 2 --save "$out/bench-$s-32.json" --json
+    local c; c=$(checkpoint $s) || { missed $s; continue; }
+    expect 0 "bench $s" 580 "$amk" bench "$c" --positions "$POSITIONS" --rounds "$ROUNDS" --batch "$BATCH" ${KNOBS:+--knobs "$KNOBS"} ${BASELINE:+--baseline $BASELINE} --save "$out/bench-$s.json" --json
+    expect 0 "bench $s $STEPS tokens" 120 "$amk" bench "$c" --positions 16 --steps "$STEPS" --rounds 8 --batch 2 ${KNOBS:+--knobs "$KNOBS"} --save "$out/bench-$s-$STEPS.json" --json
   done
 }
 part_trace() {
   for s in $SHAPES; do
-    local c; c=$(checkpoint $s) || continue
+    local c; c=$(checkpoint $s) || { missed $s; continue; }
     expect 0 "trace $s" 120 "$amk" trace "$c" --position 16 --out "$out/trace-$s" --self-test skip --json
     gzip -f "$out/trace-$s/trace.json"
   done
@@ -134,7 +136,7 @@ part_trace() {
 part_profile() { # where the warps of one launch stand, by instruction; Nsight Compute follows one process, so the watching parent is left out
   local ncu; ncu=$(command -v ncu || echo /usr/local/cuda/bin/ncu)
   for s in $SHAPES; do
-    local c; c=$(checkpoint $s) || continue
+    local c; c=$(checkpoint $s) || { missed $s; continue; }
     AMK_WATCH_FILE=$WORK/unwatched expect 0 "profile $s" 150 "$ncu" --target-processes all --launch-skip 3 --launch-count 1 \
       --section SourceCounters --section WarpStateStats -f -o "$WORK/profile-$s" \
       "$amk" bench "$c" --positions 16 --rounds 1 --batch 4 --no-ceiling --self-test skip --patience 600 --json
